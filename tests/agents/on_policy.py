@@ -1,6 +1,4 @@
-"""Rollouts, and agents that learn from them in float64 NumPy: sums along episodes term by term,
-gradients by hand.
-"""
+"""Agents that learn from rollouts, in float64 NumPy: sums term by term, gradients by hand."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ def in_rollout(batch: Transition, steps: int = STEPS) -> Transition:
 
 
 def rollout(seed: int, spec: EnvSpec) -> Transition:
-    """A rollout [T, E] with every kind of end, gathered by nobody in particular."""
+    """A rollout [T, E] with every kind of end."""
     generator, size = np.random.default_rng(seed), (STEPS, ENVS)
     raw: Any = 0.5 * generator.normal(size=(*size, 2)).astype(np.float32)
     if spec.discrete:
@@ -51,7 +49,7 @@ def rollout(seed: int, spec: EnvSpec) -> Transition:
 
 
 def continued(batch: Transition) -> Transition:
-    """The rollout with each step beginning where the one before it ended, but for new episodes."""
+    """Each step begins where the one before it ended, but for new episodes."""
     ended = (batch.terminated | batch.truncated)[:-1, :, None]
     following = jnp.where(ended, batch.next_observation[:-1], batch.observation[1:])
     return batch.replace(next_observation=batch.next_observation.at[:-1].set(following))
@@ -69,22 +67,21 @@ def along(batch: Transition, terms: np.ndarray, decay: float) -> np.ndarray:
 
 
 def rows(x: Any) -> np.ndarray:
-    """Rows [T E, ...] of a rollout's arrays [T, E, ...], in float64."""
+    """Rows [T E, ...] of a rollout, in float64."""
     return np.asarray(x, np.float64).reshape(STEPS * ENVS, *np.shape(x)[2:])
 
 
 def minibatches(key: jax.Array, size: int, number: int = STEPS * ENVS) -> np.ndarray:
-    """The rows of each minibatch, in the agents' order."""
+    """The rows of each, in the agents' order."""
     return np.asarray(distributions.permutation(key, number)).reshape(-1, size)
 
 
 def means(lines: list[dict[str, float]]) -> dict[str, float]:
-    """Metrics of an update from those of its minibatches."""
     return {name: float(np.mean([line[name] for line in lines])) for name in lines[0]}
 
 
 class Learner:
-    """A Gaussian policy, and critics of the rewards and maybe of the costs."""
+    """A Gaussian policy, and critics of rewards and maybe of costs."""
 
     def __init__(self, config: Any, mean: Any, log_std: Any, critics: Any = ()) -> None:
         self.config = config
@@ -94,11 +91,11 @@ class Learner:
         self.running, self.sums = [np.zeros(ENVS), np.zeros(ENVS)], [[], []]
 
     def of(self, which: int, name: str) -> float:
-        """A setting for rewards, or that for costs."""
+        """A setting for rewards, or for costs."""
         return getattr(self.config, ("", "cost_")[which] + name)
 
     def std(self, which: int) -> float:
-        """Of the discounted sums of rewards or costs so far."""
+        """Of discounted sums so far."""
         return np.sqrt(np.ravel(self.sums[which]).var() + 1e-8)
 
     def scaled(self, which: int, values: Any, batch: Transition) -> np.ndarray:
@@ -117,7 +114,7 @@ class Learner:
         return reference.forward(self.critics[which], observation)[0][..., 0]
 
     def advantages(self, which: int, batch: Transition, gain: np.ndarray) -> np.ndarray:
-        """Generalised advantages [N], arXiv:1506.02438, of rewards or costs [T, E]."""
+        """Generalised ones [N], arXiv:1506.02438, of rewards or costs [T, E]."""
         observation, following = (
             np.asarray(x, np.float64) for x in (batch.observation, batch.next_observation)
         )
@@ -128,26 +125,23 @@ class Learner:
         return along(batch, error, discount * self.of(which, "trace_decay")).ravel()
 
     def policy(self, observation: np.ndarray, raw: np.ndarray) -> tuple[Any, np.ndarray]:
-        """The inputs of the actor's layers, and (raw - mean) / std [N, A]."""
+        """Inputs of the actor's layers, and (raw - mean) / std [N, A]."""
         mean, inputs = reference.forward(self.actor, observation)
         return inputs, (raw - mean) / np.exp(self.log_std)
 
     def score(self, inputs: Any, scaled: np.ndarray, weight: np.ndarray) -> list[Any]:
-        """The gradient of the weighted sum of log pi by the actor and by log std."""
+        """The gradient of the weighted sum of log pi, by the actor and by log std."""
         weight = weight[:, None]
         layers = reference.backward(self.actor, inputs, weight * scaled / np.exp(self.log_std))[0]
         return [layers, (weight * (scaled**2 - 1)).sum(axis=0)]
 
     def entropy(self) -> float:
-        """Of the policy, in any state."""
         return (self.log_std + 0.5 * np.log(2 * np.pi * np.e)).sum()
 
     def surrogate(
         self, observation: np.ndarray, raw: np.ndarray, old: np.ndarray, advantage: np.ndarray
     ) -> tuple[dict[str, float], list[Any]]:
-        """Metrics of the clipped surrogate and the entropy, arXiv:1707.06347, equations 7 and 9;
-        the gradient by the actor and by log std.
-        """
+        """Metrics and gradients of clipped surrogate and entropy: arXiv:1707.06347, eq. 7, 9."""
         inputs, scaled = self.policy(observation, raw)
         log_prob = (-0.5 * scaled**2 - self.log_std - 0.5 * np.log(2 * np.pi)).sum(axis=1)
         ratio, limit = np.exp(log_prob - old), self.config.clip_ratio
@@ -165,7 +159,7 @@ class Learner:
     def errors(
         self, observation: np.ndarray, targets: Any, old: Any = None
     ) -> tuple[dict[str, float], list[Any]]:
-        """Each critic's metrics, and the gradient of half its squared error to targets [N]."""
+        """Metrics, and the gradient of half of each critic's squared error to targets [N]."""
         metrics, gradients = {}, []
         for critic, target, (loss, value) in zip(self.critics, targets, NAMES, strict=False):
             output, inputs = reference.forward(critic, observation)
@@ -180,13 +174,13 @@ class Learner:
     def square(
         self, new: np.ndarray, target: np.ndarray, old: Any
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Squared errors, and half their slopes; `old` are the values before the epoch."""
+        """Squared errors, and half their slopes."""
         return (new - target) ** 2, new - target
 
     def proximal_step(
         self, observation: Any, raw: Any, log_prob: Any, advantage: Any, targets: Any, old: Any = 0
     ) -> dict[str, float]:
-        """One step of Adam down the loss of PPO; the metrics before it."""
+        """A step of Adam down the loss of PPO; the metrics before it."""
         metrics, (actor, log_std) = self.surrogate(observation, raw, log_prob, advantage)
         more, critics = self.errors(observation, targets, old)
         critics = reference.zip_map(lambda x: self.config.value_cost * x, critics)
@@ -198,19 +192,17 @@ class Learner:
 
 
 class TrustRegion(Learner):
-    """Steps of the natural gradient, with the Hessian of KL as a matrix."""
+    """Natural gradients, with the Hessian of KL as a matrix."""
 
     def flat(self, layers: Any, log_std: np.ndarray) -> np.ndarray:
-        """One vector."""
         return np.concatenate([*(x.ravel() for x in layers), log_std])
 
     def shaped(self, point: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-        """Layers and log std of one vector."""
         *parts, log_std = np.split(point, np.cumsum([x.size for x in self.actor]))
         return [x.reshape(old.shape) for x, old in zip(parts, self.actor, strict=True)], log_std
 
     def hessian(self, inputs: Any) -> np.ndarray:
-        """Of the mean KL to the policy as it is, and the damping."""
+        """Of the mean KL, damped."""
         size, width = len(inputs[0]), len(self.log_std)
         number = len(self.flat(self.actor, self.log_std))
         hessian = self.config.damping * np.eye(number)
@@ -226,7 +218,7 @@ class TrustRegion(Learner):
     def judge(
         self, observation: np.ndarray, raw: np.ndarray, gains: np.ndarray
     ) -> Callable[[np.ndarray], tuple[np.ndarray, float]]:
-        """What gives, for a point, the means [K] of ratio times gains [N, K], and the mean KL."""
+        """Of a point: means [K] of ratio times gains [N, K], and the mean KL."""
         log_std, std = self.log_std, np.exp(self.log_std)
         mean = reference.forward(self.actor, observation)[0]
         before = (-0.5 * ((raw - mean) / std) ** 2 - log_std).sum(axis=1, keepdims=True)

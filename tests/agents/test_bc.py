@@ -1,4 +1,4 @@
-"""BC against float64 NumPy written from its three losses, and what it promises of its parts."""
+"""BC against float64 NumPy written from its three losses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rljax import networks
-from rljax.agent import EnvSpec, Transition
+from rljax.agent import Transition
 from rljax.agents import bc
 from rljax.networks.policies import Imitation
 from tests.agents import reference, trees, value_learning
@@ -20,8 +20,7 @@ from tests.agents.value_learning import KEY, SPEC
 CONFIG = bc.Config(hidden=(8, 8), batch_size=5, actor_lr=1e-2, normalise_observations=False)
 
 
-def example() -> tuple[EnvSpec, bc.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     config = dataclasses.replace(CONFIG, loss="log_prob", decay_steps=10.0, dropout=0.1)
     return SPEC, config, reference.transitions()
 
@@ -34,7 +33,6 @@ class Reference:
         self.actor, self.adam = reference.actor(state.actor), reference.Adam(config.actor_lr)
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
-        """One update; its metrics."""
         observation = np.asarray(batch.observation, np.float64)
         action = np.asarray(batch.action, np.float64)
         weight = 1.0 / action.shape[-1] if self.config.loss == "mse_mean" else 1.0
@@ -46,7 +44,7 @@ class Reference:
         return {"actor/loss": (weight * distance).mean()}
 
 
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "default": {},
     "mse_sum": {"loss": "mse_sum"},
     "log_prob": {"loss": "log_prob"},
@@ -55,18 +53,16 @@ CASES: dict[str, dict[str, Any]] = {
     "decay": {"decay_steps": 3.0},
 }
 
-# Compiled once for all tests: a Config's floats are traced.
 update = jax.jit(bc.update)
 actor_loss = jax.jit(bc.actor_loss)
 
 
 def fresh(config: bc.Config) -> bc.State:
-    """A State to start from."""
     return reference.state(bc, SPEC, config)
 
 
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
-def test_updates_equal_supervised_learning(changes: dict[str, Any]) -> None:
+def test_updates_equal_supervised_learning(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     state = fresh(config)
     expected = Reference(state, config)

@@ -1,6 +1,5 @@
-"""CPO against float64 NumPy written from the paper and from its authors' later code
-(openai/safety-starter-agents, safe_rl/pg/agents.py): its dual, its step, whole updates,
-and what it learns.
+"""CPO against float64 NumPy written from the paper and from its authors' later code,
+openai/safety-starter-agents, safe_rl/pg/agents.py.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ CONFIG = cpo.Config(
 )
 
 
-def example() -> tuple[EnvSpec, cpo.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     return SPEC, CONFIG, on_policy.rollout(0, SPEC)
 
 
@@ -41,9 +39,7 @@ def dual(*numbers: Any) -> Any:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_dual_solves_the_problem(seed: int) -> None:
-    """Against SciPy's SLSQP on random problems of four dimensions,
-    in coordinates in which H is the identity.
-    """
+    """Against SciPy's SLSQP, in coordinates in which H is the identity."""
     generator, kinds = np.random.default_rng(seed), set()
     for number in range(40):
         root = generator.normal(size=(4, 4))
@@ -116,9 +112,7 @@ class Reference(on_policy.TrustRegion):
         self.last = (0.0, 0.0)
 
     def count(self, cost: np.ndarray, ended: np.ndarray) -> None:
-        """Mean cost and length of the episodes that ended in this rollout,
-        or in the last one in which some did.
-        """
+        """Mean cost and length of episodes that ended in this rollout, or in the last with any."""
         found = []
         for t in range(STEPS):
             self.total, self.length = self.total + cost[t], self.length + 1
@@ -184,7 +178,6 @@ class Reference(on_policy.TrustRegion):
         return metrics | {"cost/recovers": float(self.case == 0)}
 
     def update(self, batch: Transition, key: jax.Array) -> dict[str, float]:
-        """Learn from a rollout; minibatches in the agent's order."""
         config = self.config
         ended = np.asarray(batch.terminated | batch.truncated)
         self.count(np.asarray(batch.extras["cost"], np.float64), ended)
@@ -240,7 +233,7 @@ PLAIN = dataclasses.replace(
 
 @jax.jit
 def policy_step(raw: Any, advantages: Any, excess: Any, kl_limit: Any) -> Any:
-    """The mean action [2] after one step, and the metrics: for actions and advantages [N, 2]."""
+    """The mean action [2] after one step, and the metrics, for arrays [N, 2]."""
     state = reference.state(cpo, SPEC, PLAIN)
     actor = jax.tree.map(jnp.zeros_like, state.actor)
     state = state.replace(actor=actor, episode_statistics=jnp.stack([excess, jnp.ones(())]))
@@ -253,8 +246,7 @@ def policy_step(raw: Any, advantages: Any, excess: Any, kl_limit: Any) -> Any:
 
 @pytest.mark.parametrize("angle", ANGLES)
 def test_above_the_limit_it_takes_each_step_that_kl_and_costs_allow(angle: float) -> None:
-    """However rewards and costs conflict: the authors' line search asks for rewards in its cases 2
-    to 4 only.
+    """The authors' line search asks for rewards in its cases 2 to 4 only.
 
     The cost's gradient is the first axis of the plane. The best step goes along it to the limit,
     and with the rest of the trust region to the side of the rewards.
@@ -277,8 +269,8 @@ def test_above_the_limit_it_takes_each_step_that_kl_and_costs_allow(angle: float
 
 
 def test_below_the_limit_a_step_must_not_lower_the_rewards() -> None:
-    """Far from the mean the surrogate of these advantages, sinh x (2 - cosh x), falls: it is
-    below 0 at a distance of 1.6, and above 0 at 0.8 of it.
+    """The surrogate of these advantages, sinh x (2 - cosh x), is below 0 at a distance of 1.6, and
+    above 0 at 0.8 of it.
     """
     raw = np.array([[1, 0], [-1, 0], [2, 0], [-2, 0], [0, 1], [0, -1]], np.float32)
     advantages = np.array([[4, 0], [-4, 0], [-1, 0], [1, 0], [0, 1], [0, -1]], np.float32)
@@ -304,7 +296,7 @@ def test_choices_of_several_actions_have_their_kl() -> None:
 
 @pytest.mark.learn
 def test_it_keeps_the_limit(tmp_path: Path) -> None:
-    """With a limit of 10. Uniform actions earn about 0, PPO 420 at a cost of 30."""
+    """Uniform actions earn about 0, PPO 420 at a cost of 30."""
     out = run.train(
         "cpo",
         "rljax/PointHazards",

@@ -1,6 +1,4 @@
-"""Diffusion-QL against float64 NumPy written from the paper, its gradients by differences;
-what the paper promises.
-"""
+"""Diffusion-QL against float64 NumPy written from the paper, its gradients by differences."""
 
 from __future__ import annotations
 
@@ -11,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 
-from rljax.agent import EnvSpec, Transition
 from rljax.agents import dql
 from tests.agents import reference, value_learning
 from tests.agents.value_learning import KEY, SIZES, SPEC
@@ -25,20 +22,17 @@ CONFIG = dql.Config(
     average_every=1,
     average_from=0,
 )
-PROBE: dict[str, Any] = {"average_rate": 0.05}
+PROBE = {"average_rate": 0.05}
 POLICY_IS_A_DRAW = True  # also without exploring
 AVERAGES = ("average_actor",)  # of the actor
 
 
-def example() -> tuple[EnvSpec, dql.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     return SPEC, CONFIG, reference.transitions()
 
 
 class Reference(reference.Guided):
-    """Diffusion-QL in float64, from equations 1 to 4 of arXiv:2208.06193 and algorithm 2 of
-    arXiv:2006.11239.
-    """
+    """Equations 1 to 4 of arXiv:2208.06193, and algorithm 2 of arXiv:2006.11239."""
 
     def __init__(self, state: dql.State, config: dql.Config) -> None:
         super().__init__(state, config)
@@ -49,7 +43,7 @@ class Reference(reference.Guided):
         self.signal = np.cumprod(self.alpha)
 
     def clean(self, noisy: np.ndarray, t: Any, predicted: np.ndarray) -> np.ndarray:
-        """What is left of noisy actions without the predicted noise."""
+        """Noisy actions without the predicted noise."""
         signal = self.signal[t]
         return np.clip((noisy - np.sqrt(1.0 - signal) * predicted) / np.sqrt(signal), -1.0, 1.0)
 
@@ -98,7 +92,7 @@ class Reference(reference.Guided):
         return loss
 
 
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "default": {},
     "limited, best of four": {"max_gradient_norm": 0.05, "max_q_backup": 4, "value_weight": 3.0},
     "one step, ten of DDPM's": {
@@ -119,12 +113,11 @@ act = jax.jit(dql.act, static_argnames="explore")
 
 
 def fresh(config: dql.Config) -> dql.State:
-    """A State to start from, whose average is not the actor."""
     return reference.state(dql, SPEC, config)
 
 
 @reference.cases(CASES)
-def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+def test_updates_equal_the_papers(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     state = fresh(config)
     value_learning.assert_updates_equal(

@@ -1,6 +1,4 @@
-"""f-DVL and XQL against float64 NumPy written from their codes,
-and what the divergences promise of the value.
-"""
+"""f-DVL and XQL against float64 NumPy written from their codes."""
 
 from __future__ import annotations
 
@@ -20,11 +18,10 @@ from tests.agents.value_learning import KEY, SPEC
 
 CONFIG = fdvl.Config(**value_learning.SIZES, value_lr=3e-2)
 # With biases of 0, an observation of 0 moves the last layer alone.
-PROBE: dict[str, Any] = {"initialisation": "torch"}
+PROBE = {"initialisation": "torch"}
 
 
-def example() -> tuple[EnvSpec, fdvl.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     return SPEC, dataclasses.replace(CONFIG, decay_steps=10.0, dropout=0.1), reference.transitions()
 
 
@@ -32,7 +29,7 @@ class Reference(value_learning.NormalisedNetworks):
     """The order of hari-sikchi/DVL, with the losses of arXiv:2302.08560 and arXiv:2301.02328."""
 
     def value_loss(self, u: np.ndarray, largest: float) -> float:
-        """L(V) for surpluses [K, B], critic.py."""
+        """For surpluses [K, B], critic.py."""
         if self.config.divergence == "reverse_kl":
             return self.reverse_kl(u, largest).mean()
         alpha = self.config.optimism  # --temp
@@ -41,7 +38,6 @@ class Reference(value_learning.NormalisedNetworks):
         return (alpha * np.maximum(u, 0) - (1 - alpha) * u).mean()
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
-        """One update; its metrics."""
         config, (key, key_uniform) = self.config, jax.random.split(key)
         shape = (config.uniform_actions, *batch.action.shape)
         uniform = jax.random.uniform(key_uniform, shape, minval=-1.0, maxval=1.0)
@@ -68,7 +64,7 @@ class Reference(value_learning.NormalisedNetworks):
         }
 
 
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "total variation": {},
     "chi-square, uniform actions": {
         "divergence": "chi_square",
@@ -85,19 +81,18 @@ CASES: dict[str, dict[str, Any]] = {
     },
 }
 
-# Compiled once for all tests: a Config's floats are traced.
 update = jax.jit(fdvl.update)
 
 
 def fresh(config: fdvl.Config, above: float = -0.2) -> fdvl.State:
-    """A State to start from; by default its values lie among the critics'."""
+    """By default values lie among the critics'."""
     state = reference.state(fdvl, SPEC, config)
     state.value.parameters.params["output"]["bias"] += above
     return state
 
 
 @reference.cases(CASES)
-def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+def test_updates_equal_the_papers(changes: Any) -> None:
     settings = {name: x for name, x in changes.items() if name != "above"}
     config = dataclasses.replace(CONFIG, **settings)
     state = fresh(config, changes.get("above", -0.2))
@@ -118,7 +113,7 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
 
 
 def minimum(q: np.ndarray, **changes: Any) -> float:
-    """The number V of the smallest loss for values q of one state, by a search."""
+    """The V of the smallest loss for values q of one state."""
     config = dataclasses.replace(CONFIG, **changes)
     batch = reference.transitions(0, len(q))
     grid = np.linspace(q.min() - 1.0, q.max() + 1.0, 4001)
@@ -143,9 +138,7 @@ Q = np.random.default_rng(4).normal(size=400)
 
 @pytest.mark.parametrize("optimism", [0.6, 0.8, 0.9])
 def test_total_variation_is_a_quantile(optimism: float) -> None:
-    """Pushed up with 2 lambda - 1 from above, down with 1 - lambda from below:
-    the quantile 2 - 1 / lambda.
-    """
+    """Pushed up with 2 lambda - 1, down with 1 - lambda: the quantile 2 - 1 / lambda."""
     value = minimum(Q, divergence="total_variation", optimism=optimism)
     assert value == pytest.approx(np.quantile(Q, 2 - 1 / optimism), abs=0.03)
 
@@ -176,7 +169,7 @@ def test_far_below_the_value_chi_square_pushes_v_down() -> None:
 
 
 def test_v_is_normalised_and_the_critics_are_not() -> None:
-    """Their learner.py: `layernorm` goes to V alone, and all their configs have it."""
+    """Their learner.py: `layernorm` is V's alone, in all their configs."""
     state = jax.eval_shape(lambda: fdvl.init(KEY, SPEC, fdvl.Config()))
     assert {"norm_0", "norm_1"} <= set(state.value.parameters.params)
     assert not [x for x in state.critic.parameters.params["members"] if x.startswith("norm")]
@@ -232,7 +225,7 @@ CONFIGS = {"antmaze": (10.0, None, False), "kitchen": (0.5, 0.1, True), "mujoco"
 
 
 def domain(name: str) -> str:
-    """The file of configs/ that a set is run with."""
+    """The file of configs/ for a set."""
     task = name.split("-")[0]
     of = {"antmaze": "antmaze", "halfcheetah": "mujoco", "hopper": "mujoco", "walker2d": "mujoco"}
     return of.get(task, "kitchen")

@@ -1,6 +1,4 @@
-"""FQE against float64 NumPy written from the paper,
-and against the exact values of a small Markov decision process.
-"""
+"""FQE against float64 NumPy written from the paper, and the exact values of a small process."""
 
 from __future__ import annotations
 
@@ -36,24 +34,23 @@ CONFIG = fqe.Config(
     normalise_observations=False,
 )
 # Without a base: the values of the data's policy.
-PROBE: dict[str, Any] = {"critic_lr": 3e-3, "target_rate": 0.05}
+PROBE = {"critic_lr": 3e-3, "target_rate": 0.05}
 NORMALISES_ITSELF = True  # its base sees raw observations
 KEEPS_ROWS = True  # `prepare` keeps first rows of episodes
 
 
 def columns(batch: Transition) -> Transition:
-    """A batch with next actions, of rows in recorded order."""
+    """A batch with next actions."""
     data = jax.tree.map(np.asarray, batch)
     return batch.replace(extras=jax.tree.map(jnp.asarray, NextAction().of_data(data)))
 
 
-def example() -> tuple[EnvSpec, fqe.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     return SPEC, CONFIG, columns(reference.transitions())
 
 
 def cloned() -> tuple[Base, Any]:
-    """A policy to be judged, of another agent, and its parameters in float64."""
+    """Another agent's policy, and its parameters in float64."""
     config = bc.Config(hidden=(8, 8), normalise_observations=False)
     state = reference.state(bc, SPEC, config)
     return Base(state, config, bc, SPEC, Raw(), None), reference.mlp(state.actor.parameters.mean)
@@ -116,16 +113,14 @@ CHAIN = EnvSpec("test/Chain-v0", (STATES,), 2, discrete=True)
 
 
 def exact(policy: np.ndarray) -> float:
-    """The value of state 0 for the probabilities [states, actions] of a policy:
-    (1 - gamma P)^-1 r.
-    """
+    """The value of state 0 of policies [states, actions]: (1 - gamma P)^-1 r."""
     moves, rewards = np.einsum("sa,sat->st", policy, TRANSITIONS), (policy * REWARDS).sum(axis=1)
     moves[:, 3] = 0.0  # nothing follows
     return float(np.linalg.solve(np.eye(STATES) - DISCOUNT * moves, rewards)[0])
 
 
 def walks(rows: int = 4_000, limit: int = 20) -> Transition:
-    """Uniform actions from state 0 on, cut after `limit` steps."""
+    """Uniform actions from state 0 on."""
     generator, steps, state, age = np.random.default_rng(0), [], 0, 0
     for _ in range(rows):
         action = int(generator.integers(2))
@@ -148,9 +143,7 @@ def always(state: Any, observation: Any, key: Any, config: Any, explore: bool) -
 
 
 def test_values_are_those_of_the_policy() -> None:
-    """From data of uniform actions: of the two constant policies, of the uniform one,
-    and of the data's own.
-    """
+    """Of two constant policies, of the uniform one, and of the data's own, from uniform actions."""
     agent: Any = types.ModuleType("always")
     agent.act = always
     data = walks()
@@ -226,7 +219,6 @@ def test_without_a_base_actions_are_uniform() -> None:
 
 @pytest.mark.learn
 def test_defaults_tell_good_policies_from_bad(tmp_path: Path) -> None:
-    """Estimates from the data order policies as their returns do."""
     data, returns, values = str(reach.journeys(tmp_path / "reach.npz")), [], []
     for name, updates, config in (
         ("random", 1, {}),

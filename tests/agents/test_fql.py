@@ -1,6 +1,4 @@
-"""FQL against float64 NumPy written from the paper, its gradients by differences,
-and what the paper promises.
-"""
+"""FQL against float64 NumPy written from the paper, its gradients by differences."""
 
 from __future__ import annotations
 
@@ -10,25 +8,22 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax.agent import EnvSpec, Transition
+from rljax.agent import Transition
 from rljax.agents import fql
 from tests.agents import reference, trees, value_learning
 from tests.agents.value_learning import KEY, SIZES, SPEC
 
 CONFIG = fql.Config(**SIZES, activation="relu", layer_norm=False, flow_steps=3)
-PROBE: dict[str, Any] = {"layer_norm": False}
+PROBE = {"layer_norm": False}
 POLICY_IS_A_DRAW = True  # also without exploring
 
 
-def example() -> tuple[EnvSpec, fql.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     return SPEC, CONFIG, reference.transitions()
 
 
 def draws(key: jax.Array, batch: Transition) -> dict[str, np.ndarray]:
-    """The random numbers of an update, as the agent draws them:
-    the noise of the target, the flow and the policy.
-    """
+    """The random numbers of an update, as the agent draws them."""
     key_critic, key_actor = jax.random.split(key)
     key_flow, key_policy = jax.random.split(key_actor)
     key_noise, key_time = jax.random.split(key_flow)
@@ -65,7 +60,6 @@ class Reference(value_learning.Networks):
         return np.clip(action, -1.0, 1.0)
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
-        """One update, and its metrics."""
         config, drawn = self.config, draws(key, batch)
         observation, action, successor, reward, alive = value_learning.arrays(batch)
         old_actor, old_critics = self.actor, self.critics
@@ -107,7 +101,7 @@ class Reference(value_learning.Networks):
         return metrics
 
 
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "default": {},
     "smallest critic, normalised value": {
         "target": "min",
@@ -126,14 +120,14 @@ act = jax.jit(fql.act, static_argnames="explore")
 
 
 def fresh(config: fql.Config) -> fql.State:
-    """A State to start from, some of whose actions leave their bounds."""
+    """Some actions leave their bounds."""
     state = reference.state(fql, SPEC, config)
     larger = jax.tree.map(lambda x: 1.7 * x, state.actor.parameters)
     return state.replace(actor=state.actor.replace(parameters=larger))
 
 
 @reference.cases(CASES)
-def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+def test_updates_equal_the_papers(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     state = fresh(config)
     value_learning.assert_updates_equal(

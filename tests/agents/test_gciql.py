@@ -1,6 +1,4 @@
-"""GCIQL against float64 NumPy written from the papers and the authors' code,
-and on a chain of known values.
-"""
+"""GCIQL against float64 NumPy written from the papers and the authors' code."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ CONFIG = gciql.Config(**SIZES, value_lr=3e-2, activation="relu", layer_norm=Fals
 
 
 def transitions(seed: int = 0) -> Transition:
-    """A batch with goals: three numbers of a state, and three of a goal."""
+    """Three numbers of a state, and three of a goal."""
     batch = reference.transitions(seed, observations=6)
     goal = np.random.default_rng(seed + 100).normal(size=(5, 3)).astype(np.float32)
     return batch.replace(
@@ -33,8 +31,7 @@ def transitions(seed: int = 0) -> Transition:
     )
 
 
-def example() -> tuple[EnvSpec, gciql.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     return SPEC, CONFIG, transitions()
 
 
@@ -45,7 +42,6 @@ class Reference(value_learning.Networks):
         super().__init__(state, config, actor=reference.mlp)
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
-        """One update; its metrics."""
         observation, action, successor, reward, alive = value_learning.arrays(batch)
         next_v = value_learning.state_values(self.value, successor)
         q = reference.smallest(self.targets, observation, action)[0]
@@ -87,7 +83,7 @@ class Reference(value_learning.Networks):
         return metrics, reference.backward(self.actor, inputs, change)[0]
 
 
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "default": {},
     "cube": {"imitation_weight": 1.0, "discount": 0.995},
     "another expectile": {"expectile": 0.7},
@@ -100,16 +96,14 @@ act = jax.jit(gciql.act, static_argnames="explore")
 
 
 def fresh(config: gciql.Config) -> gciql.State:
-    """A State to start from, whose values lie among the critics' and some of whose actions leave
-    their bounds.
-    """
+    """Values lie among the critics', and some actions beyond their bounds."""
     state = reference.state(gciql, SPEC, config)
     state.value.parameters.params["output"]["bias"] -= 0.2
     return state
 
 
 @reference.cases(CASES)
-def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+def test_updates_equal_the_papers(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     state = fresh(config)
     value_learning.assert_updates_equal(
@@ -204,7 +198,7 @@ LENGTH, SHARE, DISCOUNT, EXPECTILE = 6, 0.5, 0.9, 0.9
 
 
 def chain() -> Transition:
-    """The data: states one-hot, and the ends are walls."""
+    """States are one-hot, and the ends are walls."""
     place, action = np.repeat(np.arange(LENGTH), 2), np.tile([-1.0, 1.0], LENGTH)
     after = np.clip(place + action, 0, LENGTH - 1).astype(int)
     one_hot, never = np.eye(LENGTH, dtype=np.float32), np.zeros(2 * LENGTH, bool)
@@ -245,7 +239,7 @@ def table() -> np.ndarray:
 def test_on_a_chain_values_are_the_tables_and_actions_lead_to_the_goal(
     torso: str, policy_loss: str
 ) -> None:
-    changes: dict[str, Any] = {
+    changes: Any = {
         "torso": torso,
         "compute": 1 if torso == "mlp" else 3,
         "hidden": (64, 64) if torso == "mlp" else (64,),

@@ -1,6 +1,4 @@
-"""HNPG against float64 NumPy written from the paper, what it is given,
-and what data are worth to it in a lock.
-"""
+"""HNPG against float64 NumPy written from the paper, and what data are worth to it in a lock."""
 
 from __future__ import annotations
 
@@ -34,14 +32,13 @@ SMALL = {
 
 
 def rollout(seed: int = 0, with_data: bool = True) -> Transition:
-    """A rollout [T, E] with every kind of end, and rows of data beside it."""
+    """A rollout with rows of data beside it."""
     batch = on_policy.rollout(seed, SPEC)
     data = {"data": reference.transitions(seed + 50, ROWS)} if with_data else {}
     return batch.replace(extras={"raw": batch.extras["raw"]} | data)
 
 
-def example() -> tuple[EnvSpec, hnpg.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     return SPEC, CONFIG, rollout()
 
 
@@ -86,7 +83,6 @@ class Reference(on_policy.TrustRegion):
         return metrics
 
     def update(self, batch: Transition, key: jax.Array) -> dict[str, float]:
-        """Learn from a rollout; minibatches and draws are those of the agent."""
         config, data = self.config, batch.extras.get("data")
         reward = self.scaled(0, batch.reward, batch)
         observation = np.asarray(batch.observation, np.float64)
@@ -146,9 +142,7 @@ class Reference(on_policy.TrustRegion):
     "with_data", [True, pytest.param(False, marks=pytest.mark.learn)], ids=["data", "none"]
 )
 def test_updates_equal_the_paper(with_data: bool) -> None:
-    """The larger the step, the farther is KL from the Hessian's,
-    so that some steps are shortened.
-    """
+    """The larger the step, the farther is KL from the Hessian's: some are shortened."""
     shares, update, state = set(), jax.jit(hnpg.update), reference.state(hnpg, SPEC, CONFIG)
     expected = Reference(state, CONFIG)
     for step, limit in enumerate((0.01, 0.3, 3.0, 10.0)):
@@ -183,16 +177,14 @@ def test_values_of_one_discrete_action_are_exact() -> None:
 
 
 def record(path: Path, name: str, episodes: int) -> str:
-    """Write episodes by those who know the combination."""
+    """Episodes by those who know the combination."""
     steps = episodes * envs.make(name).environment.horizon  # pyright: ignore[reportAttributeAccessIssue]
     return str(datasets.write(collect.demonstrated(name, steps=steps), path))
 
 
 @pytest.mark.learn  # it does not, but compiles a whole run
 def test_it_learns_from_rows_of_the_data_beside_whole_rollouts(tmp_path: Path) -> None:
-    """A run in the compiled driver, whose metrics tell that there were rows;
-    weights of rows and a population, too.
-    """
+    """In the compiled driver, with weights of rows and a population."""
     data = record(tmp_path / "lock.npz", "rljax/CombinationLock-3-discrete", 20)
     settings: dict[str, Any] = {
         "data": data,
@@ -238,7 +230,7 @@ def test_it_learns_from_rows_of_the_data_beside_whole_rollouts(tmp_path: Path) -
     ],
 )
 def test_what_cannot_work_is_refused(
-    changes: dict[str, Any], data: str | None, message: str, tmp_path: Path
+    changes: Any, data: str | None, message: str, tmp_path: Path
 ) -> None:
     record(tmp_path / "lock.npz", "rljax/CombinationLock-3-discrete", 20)
     record(tmp_path / "numbers.npz", "rljax/CombinationLock-3", 20)
@@ -271,7 +263,7 @@ def test_offline_shares_are_of_other_agents(tmp_path: Path) -> None:
 
 @pytest.mark.learn
 def test_data_open_the_lock(tmp_path: Path) -> None:
-    """With data both seeds open it. Without, it finds nothing but the decoy, which pays 0.05."""
+    """Without data it finds nothing but the decoy, which pays 0.05."""
     name = "rljax/CombinationLock-10-discrete"
     settings: dict[str, Any] = {"eval_every": 140_000, "eval_episodes": 100}
     finals = {}

@@ -1,6 +1,4 @@
-"""IFQL against float64 NumPy written from the papers, its flow's gradient by differences,
-and how it acts.
-"""
+"""IFQL against float64 NumPy written from the papers, its flow's gradient by differences."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax.agent import EnvSpec, Transition
+from rljax.agent import Transition
 from rljax.agents import ifql
 from tests.agents import reference, value_learning
 from tests.agents.value_learning import KEY, SIZES, SPEC
@@ -18,12 +16,11 @@ from tests.agents.value_learning import KEY, SIZES, SPEC
 CONFIG = ifql.Config(
     **SIZES, value_lr=3e-2, activation="relu", layer_norm=False, flow_steps=3, num_candidates=4
 )
-PROBE: dict[str, Any] = {"layer_norm": False}
+PROBE = {"layer_norm": False}
 POLICY_IS_A_DRAW = True  # also without exploring
 
 
-def example() -> tuple[EnvSpec, ifql.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     return SPEC, CONFIG, reference.transitions()
 
 
@@ -34,7 +31,6 @@ class Reference(value_learning.Networks):
         super().__init__(state, config, actor=reference.field)
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
-        """One update, and its metrics."""
         observation, action, successor, reward, alive = value_learning.arrays(batch)
         q = reference.smallest(self.targets, observation, action)[0]
         next_v = value_learning.state_values(self.value, successor)
@@ -55,7 +51,7 @@ class Reference(value_learning.Networks):
         return metrics
 
 
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "default": {},
     "three critics": {"num_critics": 3, "expectile": 0.6},
 }
@@ -65,7 +61,7 @@ act = jax.jit(ifql.act, static_argnames="explore")
 
 
 @reference.cases(CASES)
-def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+def test_updates_equal_the_papers(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     state = reference.state(ifql, SPEC, config)
     value_learning.assert_updates_equal(

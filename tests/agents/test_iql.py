@@ -1,6 +1,4 @@
-"""IQL against float64 NumPy written from the paper and the authors' code,
-and what the paper promises of its parts.
-"""
+"""IQL against float64 NumPy written from the paper and the authors' code."""
 
 from __future__ import annotations
 
@@ -13,18 +11,17 @@ import numpy as np
 import pytest
 
 from rljax import networks
-from rljax.agent import EnvSpec, Transition
+from rljax.agent import Transition
 from rljax.agents import bc, iql
 from tests.agents import reference, trees, value_learning
 from tests.agents.value_learning import KEY, SPEC
 
 CONFIG = iql.Config(**value_learning.SIZES, value_lr=3e-2)
 # With biases of 0, an observation of 0 moves the last layer alone.
-PROBE: dict[str, Any] = {"initialisation": "torch"}
+PROBE = {"initialisation": "torch"}
 
 
-def example() -> tuple[EnvSpec, iql.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     return SPEC, dataclasses.replace(CONFIG, decay_steps=10.0, dropout=0.1), reference.transitions()
 
 
@@ -32,7 +29,6 @@ class Reference(value_learning.Networks):
     """Equations 5 to 7 of arXiv:2110.06169 in the order of the authors' code."""
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
-        """One update; its metrics."""
         observation, action, successor, reward, alive = value_learning.arrays(batch)
         q, old = reference.smallest(self.targets, observation, action)[0], self.value
         metrics = self.fit_value(observation, q)
@@ -43,7 +39,7 @@ class Reference(value_learning.Networks):
         return metrics | self.fit_critics(observation, action, y)
 
 
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "default": {},
     "CORL": {"values": "old"},
     "CORL on hopper-medium": {"values": "old", "policy": "deterministic", "target_rate": 0.05},
@@ -53,7 +49,6 @@ CASES: dict[str, dict[str, Any]] = {
     "decay, three critics": {"decay_steps": 3.0, "num_critics": 3, "discount": 0.5},
 }
 
-# Compiled once for all tests: a Config's floats are traced.
 update = jax.jit(iql.update)
 value_loss = jax.jit(iql.value_loss)
 actor_loss = jax.jit(iql.actor_loss)
@@ -61,20 +56,19 @@ act = jax.jit(iql.act, static_argnames="explore")
 
 
 def fresh(config: iql.Config) -> iql.State:
-    """A State to start from, whose values lie among the critics'."""
+    """Values lie among the critics'."""
     state = reference.state(iql, SPEC, config)
     state.value.parameters.params["output"]["bias"] -= 0.2
     return state
 
 
 def constant(v: Any) -> Any:
-    """A value that is a number, whatever the state."""
     return lambda observation: jnp.full((observation.shape[0], 1), v)
 
 
 @pytest.mark.slow_after(2)
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
-def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+def test_updates_equal_the_papers(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     state = fresh(config)
     value_learning.assert_updates_equal(
@@ -123,9 +117,7 @@ def test_losses_by_hand() -> None:
 
 
 def least(share: float) -> float:
-    """The constant value that L(V) wants for q = 0, 1, ..., 9,
-    by Newton's method on its gradient.
-    """
+    """The constant V that L(V) wants for q = 0, 1, ..., 9, by Newton's method."""
     q, batch = jnp.arange(10.0), reference.transitions(0, 10)
     config = dataclasses.replace(CONFIG, expectile=share)
     slope = jax.grad(lambda v: iql.value_loss(constant(v), q, batch, config)[0])

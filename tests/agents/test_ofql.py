@@ -1,6 +1,4 @@
-"""OFQL against float64 NumPy written from the papers, its gradients by differences,
-and what they promise.
-"""
+"""OFQL against float64 NumPy written from the papers, its gradients by differences."""
 
 from __future__ import annotations
 
@@ -11,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 
-from rljax.agent import EnvSpec, Transition
 from rljax.agents import dql, ofql
 from tests.agents import reference, value_learning
 from tests.agents.value_learning import KEY, SIZES, SPEC
@@ -19,18 +16,17 @@ from tests.agents.value_learning import KEY, SIZES, SPEC
 CONFIG = ofql.Config(
     **SIZES, activation="relu", embedding=4, num_candidates=4, average_every=1, average_from=0
 )
-PROBE: dict[str, Any] = {"average_rate": 0.05}
+PROBE = {"average_rate": 0.05}
 POLICY_IS_A_DRAW = True  # also without exploring
 AVERAGES = ("average_actor",)  # of the actor
 
 
-def example() -> tuple[EnvSpec, ofql.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     return SPEC, CONFIG, reference.transitions()
 
 
 class Reference(reference.Guided):
-    """OFQL in float64, from arXiv:2508.13904 and equation 6 of arXiv:2505.13447."""
+    """arXiv:2508.13904, and equation 6 of arXiv:2505.13447."""
 
     def noise(self, key: jax.Array, *rows: int) -> np.ndarray:
         """What becomes actions, [B, A]."""
@@ -46,9 +42,7 @@ class Reference(reference.Guided):
     def imitation(
         self, observation: np.ndarray, action: np.ndarray, key: jax.Array
     ) -> reference.Imitation:
-        """The squared error to what u should be, where du/dt along the flow is a difference in
-        float64.
-        """
+        """The squared error to what u should be; du/dt along the flow is a difference."""
         key_times, key_noise = jax.random.split(key)
         drawn = np.asarray(jax.random.normal(key_times, (2, len(action))), np.float64)
         start, time = np.sort(1.0 / (1.0 + np.exp(0.4 - drawn)), axis=0)
@@ -66,7 +60,7 @@ class Reference(reference.Guided):
         return lambda actor: (np.square(u(actor, time) - target).mean(), None)
 
 
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "default": {},
     "no row is a plain flow's, best of four": {
         "flow_ratio": 0.0,
@@ -86,12 +80,11 @@ act = jax.jit(ofql.act, static_argnames="explore")
 
 
 def fresh(config: ofql.Config) -> ofql.State:
-    """A State to start from, whose average is not the actor."""
     return reference.state(ofql, SPEC, config)
 
 
 @reference.cases(CASES)
-def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+def test_updates_equal_the_papers(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     state = fresh(config)
     value_learning.assert_updates_equal(

@@ -1,4 +1,4 @@
-"""PPO against float64 NumPy written from the papers, and what each of its settings promises."""
+"""PPO against float64 NumPy written from the papers, and what its settings promise."""
 
 from __future__ import annotations
 
@@ -21,18 +21,15 @@ DISCRETE = EnvSpec("test/Discrete-v0", (3,), 4, discrete=True)
 CONFIG = ppo.Config(**on_policy.SIZES)
 
 
-def example() -> tuple[EnvSpec, ppo.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     return SPEC, CONFIG, on_policy.rollout(0, SPEC)
 
 
-# Compiled once for all tests: a Config's floats are traced.
 update = jax.jit(ppo.update)
 act = jax.jit(ppo.act, static_argnames="explore")
 
 
 def policy(state: ppo.State, observation: Any) -> Any:
-    """pi(.|s) of networks without a shared torso."""
     return ppo.policy(state, state.actor_critic.parameters, observation, observation)
 
 
@@ -46,7 +43,7 @@ class Reference(on_policy.Learner):
     def square(
         self, new: np.ndarray, target: np.ndarray, old: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The larger of the squared errors of values and of clipped ones."""
+        """The larger squared error, of values or of clipped ones."""
         error, change = super().square(new, target, old)
         if self.config.clip_values:
             limit = self.config.clip_ratio
@@ -57,7 +54,6 @@ class Reference(on_policy.Learner):
         return error, change
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
-        """Learn from a rollout; minibatches in the agent's order."""
         config = self.config
         if config.decay_steps is not None:
             share = step * STEPS * ENVS / config.decay_steps
@@ -85,7 +81,7 @@ class Reference(on_policy.Learner):
         return on_policy.means(metrics)
 
 
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "default": {},
     "as the 37 details": {"recompute_advantages": False, "clip_values": True, "decay_steps": 30.0},
     "plain": {"normalise_advantages": False, "normalise_rewards": False},
@@ -101,7 +97,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.slow_after(2)
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
-def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+def test_updates_equal_the_papers(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     state = reference.state(ppo, SPEC, config)
     expected = Reference(state, config)
@@ -128,7 +124,7 @@ def test_the_cases_clip_some_and_not_all() -> None:
 @pytest.mark.parametrize(
     "changes", [{}, {"policy": "tanh_gaussian"}], ids=["gaussian", "tanh_gaussian"]
 )
-def test_ratio_is_one_for_the_policy_that_gathered(changes: dict[str, Any]) -> None:
+def test_ratio_is_one_for_the_policy_that_gathered(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes, num_epochs=1, batch_size=STEPS * ENVS)
     state, batch = reference.state(ppo, SPEC, config), on_policy.rollout(0, SPEC)
     action, extras, _ = act(state, batch.observation, KEY, config, explore=True)

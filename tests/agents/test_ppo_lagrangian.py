@@ -1,6 +1,4 @@
-"""PPO-Lagrangian against float64 NumPy written from the papers and from OmniSafe's code,
-its multiplier, and what it learns among hazards.
-"""
+"""PPO-Lagrangian against float64 NumPy written from the papers and from OmniSafe's code."""
 
 from __future__ import annotations
 
@@ -31,20 +29,17 @@ CONFIG = ppo_lagrangian.Config(
 )
 
 
-def example() -> tuple[EnvSpec, ppo_lagrangian.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     return SPEC, CONFIG, on_policy.rollout(0, SPEC)
 
 
 def fresh(config: ppo_lagrangian.Config) -> ppo_lagrangian.State:
-    """A State to start from."""
     settings = multipliers.MultiplierSettings.of(config)
     multiplier = multipliers.create(config.init_multiplier, settings)
     return reference.state(ppo_lagrangian, SPEC, config, multiplier=multiplier)
 
 
 def each(critics: multipliers.ValueAndCost) -> tuple[Any, Any]:
-    """The critics of rewards and of costs."""
     return critics.critic, critics.cost_critic
 
 
@@ -105,9 +100,8 @@ class Reference(on_policy.Learner):
         return mean
 
     def combined(self, advantage: np.ndarray, price: np.ndarray) -> np.ndarray:
-        """One advantage of both: OmniSafe's buffer standardises that of rewards over all samples
-        of a rollout and centres that of costs, and its PPOLag combines them. So does the authors'
-        code (safe_rl/pg/buffer.py, run_agent.py).
+        """OmniSafe's buffer standardises advantages of rewards over a rollout and centres those of
+        costs; its PPOLag combines them, as the authors' safe_rl/pg/buffer.py and run_agent.py do.
         """
         config = self.config
         if config.normalise_costs:  # the critic's units, back to those of the cost
@@ -117,7 +111,6 @@ class Reference(on_policy.Learner):
         return (advantage - self.multiplier * (price - price.mean())) / (1 + self.multiplier)
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
-        """Learn from a rollout; minibatches in the agent's order."""
         config = self.config
         ended = np.asarray(batch.terminated | batch.truncated)
         cost = np.asarray(batch.extras["cost"], np.float64)
@@ -141,7 +134,7 @@ class Reference(on_policy.Learner):
         }
 
 
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "gradient": {},
     "pid, raw costs": {
         "multiplier": "pid",
@@ -162,7 +155,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
-def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+def test_updates_equal_the_papers(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     state = fresh(config)
     expected = Reference(state, config)
@@ -181,9 +174,7 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
 
 
 def test_a_controller_equals_that_of_omnisafe() -> None:
-    """With its gains, over costs that rise, oscillate, fall and rise; rollouts without an episode
-    between them change nothing. Its smoothing and delay, and others.
-    """
+    """Over costs that rise, oscillate and fall; rollouts without an episode change nothing."""
     costs = [90.0, 85.0, 90.0, *np.linspace(60.0, 30.0, 9), 10.0, 40.0, *[0.0] * 60]
     costs += [*np.linspace(0.0, 80.0, 20), *[25.0, 60.0] * 5]
     default = ppo_lagrangian.Config(multiplier="pid")
@@ -218,7 +209,7 @@ def test_a_multiplier_stays_below_its_cap(kind: Any) -> None:
 
 
 def test_a_rare_cost_counts_in_full() -> None:
-    """One of 50 in 20,000 steps, more than ten times the std of its discounted sums."""
+    """One of 50 in 20,000 steps: more than ten times the std of its sums."""
     cost = jnp.zeros((5_000, 4)).at[2_000, 1].set(50.0)
     costs, scaled, _ = multipliers.observe(
         multipliers.create_costs(4), cost, jnp.zeros(cost.shape, bool), 0.99
@@ -269,10 +260,7 @@ def test_an_environment_without_costs_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.learn
 def test_it_keeps_the_limit_that_ppo_breaks(tmp_path: Path) -> None:
-    """With a limit of 10.
-
-    Who stays at a place of its choice earns about 0, who runs straight to the goals 420.
-    """
+    """Who stays earns about 0, who runs straight to the goals 420."""
     found = {}
     for agent, steps, config in (
         ("ppo", 128_000, {}),

@@ -1,4 +1,4 @@
-"""PQN against float64 NumPy written from the paper, and what it promises of its parts."""
+"""PQN against float64 NumPy written from the paper, and what it promises."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ MASKED = EnvSpec(
 )
 CONFIG = pqn.Config(hidden=(8, 8), num_steps=STEPS, num_envs=ENVS, batch_size=6, learning_rate=1e-2)
 
-# Compiled once for all tests: a Config's floats are traced.
 update = jax.jit(pqn.update)
 act = jax.jit(pqn.act, static_argnames="explore")
 init = jax.jit(pqn.init, static_argnames="spec")
@@ -50,18 +49,16 @@ def rollout(seed: int = 0) -> Transition:
 
 
 def acted(state: pqn.State, batch: Transition, config: pqn.Config) -> Transition:
-    """A rollout with what acting says of it."""
     return batch.replace(extras=act(state, batch.observation, KEY, config, explore=True)[1])
 
 
-def example() -> tuple[EnvSpec, pqn.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     return SPEC, CONFIG, rollout()
 
 
 @dataclasses.dataclass
 class RAdam:
-    """Liu et al., arXiv:1908.03265, algorithm 2, which its code applies from a length of 5 on."""
+    """Liu et al., arXiv:1908.03265, algorithm 2; its code rectifies from a length of 5 on."""
 
     count: int = 0
     first: Any = 0.0
@@ -92,21 +89,18 @@ class RAdam:
 
 
 class Reference:
-    """PQN in float64: returns of each length, mixed; gradients by differences."""
+    """Returns of each length, mixed; gradients by differences."""
 
     def __init__(self, state: pqn.State, config: pqn.Config) -> None:
         self.config, self.radam = config, RAdam()
         self.critic = reference.norms(state.critic)
 
     def q(self, critic: Any, x: np.ndarray) -> np.ndarray:
-        """Q(s, .) [..., A]."""
         rows = reference.forward_norms(critic, x.reshape(-1, x.shape[-1]))
         return rows.reshape(*x.shape[:-1], -1)
 
     def targets(self, batch: Transition) -> np.ndarray:
-        """Each step's mean of the returns over n steps, in shares (1 - lambda) lambda^(n-1);
-        the last gets the rest.
-        """
+        """Returns over n steps, in shares (1 - lambda) lambda^(n-1); the last gets the rest."""
         config = self.config
         value = self.q(self.critic, np.asarray(batch.next_observation, np.float64)).max(axis=-1)
         reward = config.reward_scale * np.asarray(batch.reward, np.float64)
@@ -126,7 +120,6 @@ class Reference:
         return found
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
-        """One update, and its metrics."""
         config = self.config
         share = min(step * STEPS * ENVS / config.epsilon_steps, 1.0)
         epsilon = (1.0 - share) * config.epsilon_start + share * config.epsilon_end
@@ -153,7 +146,7 @@ class Reference:
         return dict(zip(names, np.mean(metrics, axis=0), strict=True)) | {"actor/epsilon": epsilon}
 
 
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "default": {"epsilon_steps": 30.0},
     "a falling rate and short gradients": {
         "decay_steps": 40.0,
@@ -172,7 +165,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
-def test_updates_equal_the_paper(changes: dict[str, Any]) -> None:
+def test_updates_equal_the_paper(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     pqn.check(SPEC, config)
     state = reference.state(pqn, SPEC, config)
@@ -188,7 +181,6 @@ def test_updates_equal_the_paper(changes: dict[str, Any]) -> None:
 
 
 def test_the_case_with_short_gradients_limits_them() -> None:
-    """Otherwise the test above would not see a missing limit."""
     free, short = (dataclasses.replace(CONFIG, max_grad_norm=limit) for limit in (0.0, 0.05))
     state = reference.state(pqn, SPEC, free)
     batch = acted(state, rollout(), free)
@@ -197,9 +189,7 @@ def test_the_case_with_short_gradients_limits_them() -> None:
 
 
 def test_targets_by_hand() -> None:
-    """Rewards 1, 2, 4, 8; lambda and gamma 1/2; V' 16 before the end, 32 at it,
-    64 after the rollout.
-    """
+    """Lambda and gamma are 1/2; V' is 16 before the end, 32 at it, 64 after the rollout."""
     config = dataclasses.replace(CONFIG, discount=0.5, trace_decay=0.5)
     critic: Any = lambda x: jnp.stack([x[..., 0], x[..., 0] - 1.0], axis=-1)  # noqa: E731
     no = np.zeros((4, 1), bool)
@@ -244,7 +234,7 @@ def test_only_missing_values_are_computed_in_a_population_too() -> None:
 
 
 def test_explores_less_and_less() -> None:
-    changes: dict[str, Any] = {"epsilon_start": 0.8, "epsilon_end": 0.2, "epsilon_steps": 100.0}
+    changes: Any = {"epsilon_start": 0.8, "epsilon_end": 0.2, "epsilon_steps": 100.0}
     config = dataclasses.replace(CONFIG, num_envs=4, num_steps=5, **changes)
     state, observation = reference.state(pqn, SPEC, config), jnp.ones((20_000, 3))
     best = act(state, np.ones(3, np.float32), KEY, config, explore=False)[0]
@@ -293,7 +283,6 @@ def test_targets_look_at_allowed_actions_alone() -> None:
 
 
 def test_learns_from_pictures() -> None:
-    """The update moves all parameters, those of the convolutions too."""
     spec = EnvSpec("test/Pictures-v0", (5, 5, 2), ACTIONS, discrete=True, observation_dtype="uint8")
     config = dataclasses.replace(CONFIG, hidden=())
     pqn.check(spec, config)
@@ -330,7 +319,7 @@ def test_learning_rate_falls_to_nothing() -> None:
         ),
     ],
 )
-def test_what_cannot_work_is_named(spec: EnvSpec, changes: dict[str, Any], message: str) -> None:
+def test_what_cannot_work_is_named(spec: EnvSpec, changes: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         pqn.check(spec, dataclasses.replace(CONFIG, **changes))
 

@@ -1,5 +1,5 @@
 """ReCOIL against float64 NumPy written from its authors' learner_imitate.py, critic_imitate.py and
-actor.py, and what it learns from an expert and anybody.
+actor.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.agent import EnvSpec, Transition
+from rljax.agent import Transition
 from rljax.agents import recoil
 from rljax.runs import records, run
 from tests.agents import reference, value_learning
@@ -23,8 +23,7 @@ from tests.environments import reach
 CONFIG = recoil.Config(**value_learning.SIZES, value_lr=3e-2)
 
 
-def example() -> tuple[EnvSpec, recoil.Config, Transition]:
-    """What the contract's tests run on: 4 rows of the mixture and 4 of the expert."""
+def example() -> Any:
     config = dataclasses.replace(CONFIG, decay_steps=10.0, dropout=0.1)
     return SPEC, config, reference.transitions(size=8)
 
@@ -33,7 +32,7 @@ class Reference(value_learning.NormalisedNetworks):
     """The order of the authors' code: the value, the actor, the critics."""
 
     def value_loss(self, q: np.ndarray, v: np.ndarray, max_z: float) -> float:
-        """L(V) for values [2 B]."""
+        """For values [2 B]."""
         config, half = self.config, len(v) // 2
         if config.value_loss == "expectile":
             weight = np.where(q > v, config.expectile, 1 - config.expectile)
@@ -42,7 +41,6 @@ class Reference(value_learning.NormalisedNetworks):
         return self.reverse_kl(q - v, max_z)[:half].mean()
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
-        """One update; its metrics."""
         config, size = self.config, len(batch.reward) // 2
         observation, action, successor, _, alive = value_learning.arrays(batch)
         mixture, following, alive = observation[:size], successor[:size], alive[:size]
@@ -71,7 +69,7 @@ class Reference(value_learning.NormalisedNetworks):
         }
 
 
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "their flags": {},
     "clipped": {"temperature": 0.4, "max_exponent": 0.5, "discount": 0.9},
     "Adroit and Kitchen": {
@@ -87,12 +85,11 @@ CASES: dict[str, dict[str, Any]] = {
     },
 }
 
-# Compiled once for all tests: a Config's floats are traced.
 update = jax.jit(recoil.update)
 
 
 @reference.cases(CASES, quick=2)
-def test_updates_equal_the_authors(changes: dict[str, Any]) -> None:
+def test_updates_equal_the_authors(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     state = reference.state(recoil, SPEC, config)
     value_learning.assert_updates_equal(
@@ -140,10 +137,7 @@ def test_the_expert_is_the_second_half_and_its_rewards_do_not_matter() -> None:
 
 @pytest.mark.learn
 def test_learns_from_an_expert_what_a_mixture_does_not_show(tmp_path: Path) -> None:
-    """Near the expert's -1.3, where imitation of all earns what most of them do.
-
-    Critics and V are normalised, which the authors' are not: theirs learn less here.
-    """
+    """The expert earns -1.3. The authors' critics and V are not normalised, and learn less."""
     data, steps, returns = str(reach.demonstrations(tmp_path / "reach.npz")), 2_000, {}
     norms = {"layer_norm": True, "value_layer_norm": True}
     for agent, changes in {"bc": {}, "recoil": norms}.items():

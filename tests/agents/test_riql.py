@@ -1,6 +1,4 @@
-"""RIQL against float64 NumPy written from the authors' equations,
-and what the paper promises of its parts.
-"""
+"""RIQL against float64 NumPy written from the authors' equations."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.agent import EnvSpec, Transition
+from rljax.agent import Transition
 from rljax.agents import riql
 from rljax.runs import experiments
 from tests.agents import reference, trees, value_learning
@@ -21,11 +19,10 @@ from tests.agents.value_learning import KEY, SPEC
 CONFIG = riql.Config(
     **value_learning.SIZES, num_critics=3, value_lr=3e-2, normalise_observations=False
 )
-PROBE: dict[str, Any] = {}
+PROBE = {}
 
 
-def example() -> tuple[EnvSpec, riql.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     return SPEC, dataclasses.replace(CONFIG, decay_steps=10.0, dropout=0.1), reference.transitions()
 
 
@@ -33,7 +30,6 @@ class Reference(value_learning.Networks):
     """arXiv:2310.12955, in the order and with the constants of its code."""
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
-        """One update; its metrics."""
         config, squashed = self.config, self.config.policy == "deterministic"
         observation, action, successor, reward, alive = value_learning.arrays(batch)
         each = [reference.value(x, observation, action)[0] for x in self.targets]
@@ -56,7 +52,7 @@ class Reference(value_learning.Networks):
         }
 
 
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "default": {},
     "five critics": {"num_critics": 5, "quantile": 0.1},
     "gaussian": {"policy": "gaussian", "log_std_max": 0.0},
@@ -66,20 +62,19 @@ CASES: dict[str, dict[str, Any]] = {
     "decay, dropout": {"decay_steps": 3.0, "dropout": 0.4, "quantile": 0.5},
 }
 
-# Compiled once for all tests: a Config's floats are traced.
 update = jax.jit(riql.update)
 act = jax.jit(riql.act, static_argnames="explore")
 
 
 def fresh(config: riql.Config) -> riql.State:
-    """A State to start from, whose values lie among the critics'."""
+    """Values lie among the critics'."""
     state = reference.state(riql, SPEC, config)
     state.value.parameters.params["output"]["bias"] -= 0.2
     return state
 
 
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
-def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+def test_updates_equal_the_papers(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     state = fresh(config)
     value_learning.assert_updates_equal(

@@ -1,6 +1,4 @@
-"""What tests of agents that learn values from batches share: settings, networks in float64 with
-the updates of implicit Q-learning, and comparisons.
-"""
+"""Agents that learn values from batches, in float64 NumPy, and what their tests share."""
 
 from __future__ import annotations
 
@@ -27,13 +25,13 @@ KEY = jax.random.key(0)
 
 
 def arrays(batch: Transition) -> tuple[np.ndarray, ...]:
-    """Observations, actions, next observations, rewards, and 0 where a row terminates."""
+    """Observations, actions, successors, rewards, and 0 where a row terminates."""
     parts = (batch.observation, batch.action, batch.next_observation, batch.reward)
     return tuple(np.asarray(x, np.float64) for x in (*parts, ~np.asarray(batch.terminated)))
 
 
 def state_values(value: Any, observation: np.ndarray) -> np.ndarray:
-    """V(s) [B] of the layers of `reference.mlp`, or of `reference.norms`."""
+    """V(s) [B] of layers of `reference.mlp` or `norms`."""
     if isinstance(value[0], list):
         return reference.forward_norms(value, observation)[:, 0]
     return reference.forward(value, observation)[0][:, 0]
@@ -42,8 +40,8 @@ def state_values(value: Any, observation: np.ndarray) -> np.ndarray:
 def linear_errors(
     critics: Any, observation: np.ndarray, action: np.ndarray, y: np.ndarray, limit: float
 ) -> tuple[np.ndarray, np.ndarray, float, Any]:
-    """Errors e^2, or t (2 |e| - t) beyond a limit t, and all values [C, B]; the share beyond;
-    each critic's gradient, where dQ = 2 clip(e, +-t) / B.
+    """Errors e^2, or t (2 |e| - t) beyond t, and values [C, B]; the share beyond; gradients by
+    dQ = 2 clip(e, +-t) / B.
     """
     inputs, values, gradients = np.concatenate([observation, action], axis=-1), [], []
     for critic in critics:
@@ -58,7 +56,7 @@ def linear_errors(
 
 
 class Networks:
-    """An actor, V, critics and their targets in float64, as far as a State has them."""
+    """Those of a State, as far as it has them."""
 
     def __init__(
         self, state: Any, config: Any, actor: Any = reference.actor, value: Any = reference.mlp
@@ -72,7 +70,7 @@ class Networks:
             self.critic_adam = reference.Adam(config.critic_lr)
 
     def fit_value(self, observation: np.ndarray, q: np.ndarray) -> dict[str, float]:
-        """Move V towards an expectile of q [B]: arXiv:2110.06169, equation 5."""
+        """Move V to an expectile of q [B]: arXiv:2110.06169, equation 5."""
         loss, v, gradient = reference.expectile(self.value, observation, q, self.config.expectile)
         self.value = self.value_adam.step(self.value, gradient)
         return {"value/loss": loss, "value/v": v.mean()}
@@ -80,13 +78,12 @@ class Networks:
     def fit_critics(
         self, observation: np.ndarray, action: np.ndarray, y: np.ndarray
     ) -> dict[str, float]:
-        """Move the critics towards y [B], and then their targets."""
+        """Move the critics towards y [B], and their targets after them."""
         loss, q, gradient = reference.squared_errors(self.critics, observation, action, y)
         self.move_critics(gradient)
         return {"critic/loss": loss, "critic/q": q.mean(), "critic/target": y.mean()}
 
     def move_critics(self, gradient: Any) -> None:
-        """A step down the gradient; the targets follow."""
         self.critics = self.critic_adam.step(self.critics, gradient)
         self.targets = reference.towards(self.critics, self.targets, self.config.target_rate)
 
@@ -99,9 +96,7 @@ class Networks:
         step: int,
         squashed: bool = True,
     ) -> dict[str, float]:
-        """Move the policy towards actions by their advantages [B]: arXiv:2110.06169, equation 7,
-        with the bound of the weights and the falling rate of its code.
-        """
+        """Weigh actions by advantages [B]: arXiv:2110.06169, equation 7, and its code."""
         config = self.config
         weight = np.minimum(np.exp(config.inverse_temperature * advantage), config.max_weight)
         distance, gradient = reference.imitation(
@@ -117,22 +112,21 @@ class Networks:
 
 
 class NormalisedNetworks(Networks):
-    """Those of hari-sikchi/DVL: V may be normalised, and its gradient is by differences."""
+    """Of hari-sikchi/DVL: V may be normalised; its gradient is by differences."""
 
     def __init__(self, state: Any, config: Any) -> None:
         super().__init__(state, config, value=reference.norms)
 
     def exponent(self, surplus: np.ndarray) -> np.ndarray:
-        """Bounded z of q - V."""
         return np.minimum(surplus / self.config.temperature, self.config.max_exponent)
 
     def reverse_kl(self, surplus: np.ndarray, largest: float) -> np.ndarray:
-        """The loss of each surplus; `largest` is their `max_z`, which is detached."""
+        """Of each surplus; `largest` is `max_z`, which is detached."""
         z = self.exponent(surplus)
         return np.exp(z - largest) - z * np.exp(-largest) - np.exp(-largest)
 
     def move_value(self, loss: Callable[[np.ndarray], float], observation: np.ndarray) -> float:
-        """Move V down a loss of its values; the loss before."""
+        """Move V down a loss of its values; that loss."""
 
         def of(layers: Any) -> float:
             return loss(state_values(layers, observation))
@@ -155,10 +149,7 @@ def assert_updates_equal(
     batches: Callable[[int], Transition] = reference.transitions,
     **parts: Any,
 ) -> None:
-    """The metrics of each update, and in the end the networks, are those of `expected`.
-
-    `parts` has what turns a State's networks other than critics into those of `expected`.
-    """
+    """Metrics, and in the end networks, are those of `expected`: `parts` reads all but critics."""
     for step in range(steps):
         batch, key = batches(step), jax.random.key(step)
         state, metrics = update(state, batch, key, step, config)
@@ -173,7 +164,6 @@ def assert_updates_equal(
 
 
 def assert_only_termination_cuts_the_bootstrap(update: Any, state: Any, config: Any) -> None:
-    """Targets are the same whether rows are truncated or not, and rewards where they terminate."""
     batch, never, always = reference.transitions(), np.zeros(5, bool), np.ones(5, bool)
 
     def target(terminated: np.ndarray, truncated: np.ndarray) -> Any:
@@ -201,7 +191,7 @@ def assert_rate_falls_to_zero_as_a_cosine(
 def assert_explores_around(
     mean: np.ndarray, std: Any, act: Any, state: Any, observation: Any, config: Any
 ) -> None:
-    """Actions are the mean [B, A], or are drawn around it, within bounds that matter."""
+    """Actions are the mean [B, A], or drawn around it, within bounds that matter."""
     noise = std * np.asarray(jax.random.normal(KEY, mean.shape))
     for explore, expected in ((False, mean), (True, mean + noise)):
         actual, extras = act(state, observation, KEY, config, explore=explore)

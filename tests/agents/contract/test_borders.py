@@ -1,5 +1,5 @@
-"""Hyperparameters at the borders of their ranges: each is refused before anything compiles,
-or learns finite numbers. All floats of an agent are inputs of one compiled program.
+"""Hyperparameters at the borders of their ranges are refused before anything compiles,
+or learn finite numbers.
 """
 
 from __future__ import annotations
@@ -53,21 +53,20 @@ CASES = [
 ]
 
 
-def configured(name: str, changes: dict[str, Any]) -> Any:
-    """The Config of an agent's example, with changes."""
+def configured(name: str, changes: Any) -> Any:
     return dataclasses.replace(subject(name).config, **changes)
 
 
 @functools.cache
 def programs(name: str) -> tuple[Any, Any]:
-    """The agent's `init` and `update`, compiled once for all floats."""
+    """`init` and `update`, compiled once for all floats."""
     module, spec = subject(name).module, subject(name).spec
     init = jax.jit(lambda config: module.init(KEY, spec, config))
     return init, jax.jit(lambda *of: module.update(*of))
 
 
 def is_refused(name: str, config: Any) -> bool:
-    """Whether an agent or its declaration refuses a Config, in a message that names the flag."""
+    """Whether a Config is refused in a message that names the flag."""
     module, spec = subject(name).module, subject(name).spec
     try:
         contract.check(module, spec, config)
@@ -78,7 +77,7 @@ def is_refused(name: str, config: Any) -> bool:
 
 
 def followed(name: str, config: Any) -> Any:
-    """A Config whose schedules are in steps, with every float in float32."""
+    """A Config whose schedules are in steps, and floats in float32."""
     module = subject(name).module
     config = module.schedule(config, 10.0) if hasattr(module, "schedule") else config
     given = {field: getattr(config, field) for field in float_fields(type(config))}
@@ -87,7 +86,7 @@ def followed(name: str, config: Any) -> Any:
 
 
 def assert_finite(name: str, config: Any) -> None:
-    """Two updates change nothing into a value that is not finite, and neither do actions."""
+    """Two updates keep everything finite."""
     init, update = programs(name)
     config, batch = followed(name, config), subject(name).batch
     state = init(config)
@@ -99,8 +98,8 @@ def assert_finite(name: str, config: Any) -> None:
         assert np.isfinite(leaf).all(), jax.tree_util.keystr(path)
 
 
-def wrong_floats(name: str, changes: dict[str, Any]) -> list[str]:
-    """The values of floats that are accepted and do not learn finite numbers."""
+def wrong_floats(name: str, changes: Any) -> list[str]:
+    """Those that are accepted and do not learn finite numbers."""
     base, wrong = configured(name, changes), []
     assert not is_refused(name, base)
     for field in float_fields(type(base)):
@@ -118,7 +117,7 @@ def wrong_floats(name: str, changes: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "changes"), CASES)
-def test_floats_at_their_borders_are_refused_or_finite(name: str, changes: dict[str, Any]) -> None:
+def test_floats_at_their_borders_are_refused_or_finite(name: str, changes: Any) -> None:
     assert wrong_floats(name, changes) == []
 
 
@@ -133,7 +132,7 @@ def test_rewards_are_neither_turned_round_nor_lost(name: str, value: float) -> N
 
 
 def integers(config: Any) -> list[str]:
-    """The names of integer settings, and of those that are lists of integers."""
+    """The names of integers, and of lists of them."""
     return [
         name
         for name, hint in typing.get_type_hints(type(config)).items()
@@ -142,7 +141,7 @@ def integers(config: Any) -> list[str]:
 
 
 def wrong_integers(name: str) -> list[str]:
-    """The values of integers that are accepted and cannot be, or do not fit."""
+    """Those that are accepted and cannot be, or do not fit."""
     config, wrong, accepted = subject(name).config, [], {}
     for field in integers(config):
         several = isinstance(getattr(config, field), tuple)
@@ -164,7 +163,7 @@ def wrong_integers(name: str) -> list[str]:
 
 
 def misfit(name: str, config: Any) -> str:
-    """The error with which an agent cannot be traced with a Config; "" where it can."""
+    """The error of tracing an agent with a Config, or ""."""
     module, spec, _, batch = subject(name)[:4]
     try:
         state = jax.eval_shape(lambda: module.init(KEY, spec, config))

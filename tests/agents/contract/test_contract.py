@@ -65,7 +65,6 @@ applied = jax.jit(lambda network, *inputs: network(*inputs))
 
 
 def source(name: str) -> str:
-    """An agent's file."""
     return (ROOT / "agents" / f"{name}.py").read_text()
 
 
@@ -86,8 +85,6 @@ agents = pytest.mark.parametrize("name", quick(AGENTS))
 
 
 class Subject(NamedTuple):
-    """An agent with what to try it on."""
-
     module: types.ModuleType
     spec: EnvSpec
     config: Any
@@ -101,7 +98,6 @@ class Subject(NamedTuple):
 
 @functools.cache
 def example(name: str) -> tuple[types.ModuleType, EnvSpec, Any, Transition]:
-    """An agent's module, and what its tests export."""
     module = importlib.import_module(f"rljax.agents.{name}")
     return module, *importlib.import_module(f"tests.agents.test_{name}").example()
 
@@ -137,29 +133,27 @@ def acted(
 
 
 def several(batch: Transition) -> Any:
-    """Observations [8, B, O]: enough of them that two draws of all actions differ."""
+    """Observations [8, B, O]: two draws of all actions differ."""
     return np.broadcast_to(batch.observation, (8, *batch.observation.shape))
 
 
 def last_step(config: Any) -> int:
-    """A step on which everything that an agent changes is due."""
+    """A step on which everything is due."""
     return getattr(config, "policy_delay", 1) - 1
 
 
 def trained(state: Any) -> list[Trained]:
-    """All that optimisers move in a State."""
     nodes = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, Trained))
     return [node for node in nodes if isinstance(node, Trained)]
 
 
 def targets(state: Any) -> list[tuple[str, str]]:
-    """Each target of a State with what it follows."""
+    """Each target with what it follows."""
     names = [field.name for field in dataclasses.fields(state) if field.name.startswith("target_")]
     return [(name, name.removeprefix("target_")) for name in names]
 
 
 def scalars(metrics: Metrics) -> dict[str, Any]:
-    """Metrics as plain values."""
     return {
         name: metric.value if isinstance(metric, Weighted) else metric
         for name, metric in metrics.items()
@@ -188,14 +182,14 @@ def test_representatives_have_every_kind_of_experience() -> None:
 
 
 def declared(name: str) -> list[tuple[Any, Experience]]:
-    """An agent's Configs, with what it declares that it learns from."""
+    """Configs, with what an agent declares that it learns from."""
     module, _, config, _ = example(name)
     variants = [dataclasses.replace(config, **changes) for changes in DRAWS.get(name, [])]
     return [(config, module.experience(config)) for config in (module.Config(), config, *variants)]
 
 
 def another(value: Any) -> Any:
-    """Another value of a setting: of a switch, of a transform of rewards, or of a number."""
+    """Another value of a setting."""
     if isinstance(value, bool):
         return not value
     return "times_100" if isinstance(value, str) else value + 1
@@ -235,7 +229,7 @@ def test_declarations_with_floats_are_tried() -> None:
 
 @every_agent
 def test_declaration_follows_the_config(name: str) -> None:
-    """Its floats, which may have other names, and the fields that both have."""
+    """Its floats may have other names."""
     module = example(name)[0]
     for config, experience in declared(name):
         halved = module.experience(jax.tree.map(lambda x: 0.5 * x, config))
@@ -311,8 +305,7 @@ def test_config_is_a_frozen_pytree_of_its_floats(name: str) -> None:
 
 
 def test_no_two_agents_define_equal_pytrees() -> None:
-    """JAX mixes up dataclasses with equal fields, where a compiled function of a library gets one
-    and then the other.
+    """JAX mixes up dataclasses with equal fields where one compiled function gets both.
 
     A State goes to its own agent alone. Flax modules are no pytrees.
     """
@@ -333,9 +326,7 @@ def test_no_two_agents_define_equal_pytrees() -> None:
 
 
 def counts_equals(program: Any) -> bool:
-    """Whether a program counts which float values are equal,
-    as JAX does for the gradients of `min` and `max`.
-    """
+    """Whether a program counts equal floats, as the gradients of `min` and `max` do."""
     program, equal = getattr(program, "jaxpr", program), set()
     for equation in program.eqns:
         name, inputs = equation.primitive.name, equation.invars
@@ -480,9 +471,7 @@ def test_every_network_is_trained_or_a_target(name: str) -> None:
 
 @pytest.mark.parametrize("name", quick(PRIORITISED))
 def test_weights_and_priorities_are_those_of_the_rows(name: str) -> None:
-    """Rows without weight teach the critics nothing; where nothing follows,
-    the error is Q's distance to the reward.
-    """
+    """Rows without weight teach nothing; where nothing follows, errors are to the reward."""
     _, spec, config, batch, state, update, *_ = subject(name)
     batch, rows = batch.replace(terminated=np.ones_like(batch.terminated)), len(batch.reward)
 
@@ -537,7 +526,7 @@ def test_targets_begin_equal_in_memory_of_their_own(name: str) -> None:
         ("dqn", {"hidden": (4,), "replay_size": 8, "dueling": True}),
     ],
 )
-def test_a_torso_for_pictures_sees_pictures(name: str, changes: dict[str, Any]) -> None:
+def test_a_torso_for_pictures_sees_pictures(name: str, changes: Any) -> None:
     module, spec = registry.load_agent(name), EnvSpec("Pictures", (5, 6, 3), 4, discrete=True)
     config = dataclasses.replace(module.Config(), **changes, num_envs=2, batch_size=4, torso="drc")
     module.check(spec, config)

@@ -1,8 +1,7 @@
 """Related agents differ where their algorithms do, and nowhere else:
 a mend in one file is a mend in all.
 
-A variant that is to stay near another agent adds a line to PAIRS: what it may differ in, and by how
-much. No agent has to be there.
+A variant that is to stay near another agent adds a line to PAIRS. No agent has to be there.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ ROOT = Path(__file__).parents[3]
 
 
 class Pair(NamedTuple):
-    """How far two agents may be apart."""
-
     lines: int  # changed lines outside docstrings, as `diff` counts them: removed and added ones
     # functions and classes that may differ; all others that both have are textually equal
     own: set[str]
@@ -87,12 +84,11 @@ pairs = pytest.mark.parametrize("names", PAIRS, ids="-".join)
 
 
 def source(name: str) -> str:
-    """An agent's file."""
     return (ROOT / "agents" / f"{name}.py").read_text()
 
 
 def bare(source: str) -> list[str]:
-    """The lines of a file without its docstrings, and without blank lines."""
+    """Lines of code without docstrings and blank lines."""
     lines = source.splitlines()
     for node in ast.walk(ast.parse(source)):
         documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
@@ -109,7 +105,7 @@ def changed(left: str, right: str) -> int:
 
 
 def parts(source: str) -> dict[str, str]:
-    """Functions and classes of a file by name, without docstrings."""
+    """Functions and classes by name."""
     return {
         node.name: "\n".join(bare(ast.get_source_segment(source, node) or ""))
         for node in ast.parse(source).body
@@ -118,9 +114,7 @@ def parts(source: str) -> dict[str, str]:
 
 
 def fields(source: str) -> list[str]:
-    """The names of Config's and State's fields, and the comments that group them,
-    in their order.
-    """
+    """The names of Config's and State's fields, and the comments that group them, in order."""
     found: list[str] = []
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef):
@@ -141,13 +135,13 @@ def fields(source: str) -> list[str]:
 
 
 def unequal(left: str, right: str, own: set[str]) -> list[str]:
-    """Parts that both files have, that may not differ, and do."""
+    """Parts of both files that may not differ, and do."""
     one, other = parts(left), parts(right)
     return [name for name in one if name in other and name not in own and one[name] != other[name]]
 
 
 def out_of_order(left: list[str], right: list[str]) -> list[str]:
-    """Names that both lists have, if they stand in another order in the second."""
+    """Names of both lists, if they stand in another order in the second."""
     shared = [name for name in left if name in right]
     return [] if shared == [name for name in right if name in left] else shared
 

@@ -1,6 +1,4 @@
-"""BC, IQL and RIQL with discrete actions, against float64 NumPy;
-their gradients are by central differences.
-"""
+"""BC, IQL and RIQL with discrete actions, against float64 NumPy with gradients by differences."""
 
 from __future__ import annotations
 
@@ -33,9 +31,7 @@ agents = pytest.mark.parametrize("name", AGENTS)
 
 
 def likelihood(actor: reference.MLP, observation: np.ndarray, action: np.ndarray) -> np.ndarray:
-    """-log pi(a|s) [B] of a softmax of the actor's outputs,
-    or the sum over those of several actions [B, 2].
-    """
+    """-log pi(a|s) [B] of a softmax, or the sum over several actions [B, 2]."""
     logits = reference.forward(actor, observation)[0]
     if action.ndim == 1:
         return np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(action)), action]
@@ -44,7 +40,6 @@ def likelihood(actor: reference.MLP, observation: np.ndarray, action: np.ndarray
 
 
 def batch_of(spec: EnvSpec, seed: int) -> Transition:
-    """A batch of actions of an environment."""
     if not spec.choices:
         return reference.choices(spec.action_size, seed)
     action = np.random.default_rng(seed).integers(spec.choices, size=(5, 2))
@@ -52,14 +47,14 @@ def batch_of(spec: EnvSpec, seed: int) -> Transition:
 
 
 class Reference(value_learning.Networks):
-    """The three agents in float64: imitation, which IQL and RIQL weigh by advantages."""
+    """Imitation, which IQL and RIQL weigh by advantages."""
 
     def __init__(self, module: Any, state: Any, config: Any) -> None:
         super().__init__(state, config, lambda actor: reference.mlp(actor.parameters.mean))
         self.module = module
 
     def clone(self, observation: np.ndarray, action: np.ndarray, weight: Any, step: int) -> float:
-        """Move the actor, and return its loss."""
+        """Move the actor; its loss."""
 
         def loss(actor: reference.MLP) -> float:
             return float((weight * likelihood(actor, observation, action)).mean())
@@ -70,7 +65,6 @@ class Reference(value_learning.Networks):
         return before
 
     def update(self, batch: Transition, step: int) -> dict[str, float]:
-        """One update; its losses."""
         config, row = self.config, np.arange(len(batch.reward))
         observation, _, successor, reward, alive = value_learning.arrays(batch)
         action = np.asarray(batch.action)
@@ -133,7 +127,6 @@ def test_updates_equal_float64(case: str, spec: EnvSpec) -> None:
 
 
 def logits_of(actor: Any, observation: np.ndarray) -> np.ndarray:
-    """A policy's outputs."""
     return reference.forward(reference.mlp(actor.mean), np.asarray(observation, np.float64))[0]
 
 
@@ -142,7 +135,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 def shares(action: Any, number: int) -> np.ndarray:
-    """How often each of so many actions was chosen where, [B, number]."""
+    """How often each action was chosen, [B, number]."""
     return np.stack([(np.asarray(action) == a).mean(axis=0) for a in range(number)], axis=1)
 
 

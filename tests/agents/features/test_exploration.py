@@ -1,6 +1,4 @@
-"""The setting `exploration` of agents for continuous actions:
-noise that lasts, in their own actions and runs.
-"""
+"""`exploration` of agents for continuous actions: noise that lasts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PPO with a memory against float64 NumPy: the unrolled rollout, its bootstraps, its gradient."""
+"""PPO and PQN with a memory, against float64 NumPy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CONFIG = ppo.Config(
 
 
 def rollout() -> Transition:
-    """A rollout [T, E] with every kind of end, and the memories before it."""
+    """With the memories before it."""
     batch = on_policy.continued(on_policy.rollout(0, SPEC))
     memory = np.random.default_rng(1).normal(size=(ENVS, WIDTH)).astype(np.float32)
     ended = batch.terminated | batch.truncated
@@ -48,7 +48,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def cell(p: dict[str, np.ndarray], observation: np.ndarray, h: np.ndarray) -> np.ndarray:
-    """A dense layer with tanh, and one step of a GRU, for one environment."""
+    """A dense layer with tanh, and one step of a GRU."""
     x = np.tanh(observation @ p["hidden/kernel"] + p["hidden/bias"])
     w, u, b = (
         np.split(p["input"], 3, axis=1),
@@ -61,9 +61,7 @@ def cell(p: dict[str, np.ndarray], observation: np.ndarray, h: np.ndarray) -> np
 
 
 def unrolled(p: dict[str, np.ndarray], batch: Any) -> tuple[np.ndarray, np.ndarray]:
-    """What the torso remembers after each observation and after each successor, [T, E, m],
-    one step at a time.
-    """
+    """Memories after each observation and after each successor, [T, E, m]."""
     seen, after = np.zeros((2, STEPS, ENVS, WIDTH))
     for e in range(ENVS):
         h = batch.extras["memory"][0][e]
@@ -80,7 +78,7 @@ def value(p: dict[str, np.ndarray], features: np.ndarray) -> np.ndarray:
 
 
 def loss(p: dict[str, np.ndarray], batch: Any, advantage: np.ndarray, target: np.ndarray) -> float:
-    """PPO's loss of the whole rollout."""
+    """Of the whole rollout."""
     features = unrolled(p, batch)[0]
     scaled = (batch.extras["raw"] - features @ p["actor/kernel"] - p["actor/bias"]) / np.exp(
         p["log_std"]
@@ -96,7 +94,7 @@ def loss(p: dict[str, np.ndarray], batch: Any, advantage: np.ndarray, target: np
 
 
 def named(parameters: ppo.ActorCritic) -> dict[str, np.ndarray]:
-    """All parameters by names of this file, in float64."""
+    """All parameters by names of this file."""
     assert parameters.torso is not None
     torso = parameters.torso.params
     (core,) = (part for name, part in torso.items() if name != "body")

@@ -1,5 +1,4 @@
-"""Agents learn from recorded pictures, dictionaries and several actions,
-from an expert's and from random ones.
+"""Agents learn from recorded pictures, dictionaries and several actions.
 
 A lamp is lit in one of three columns of `tests.environments.every_space`, and an episode ends after
 five right actions. Chance needs the whole time limit of 12 steps for four of them.
@@ -26,7 +25,7 @@ STEPS, SMALL = 1_500, {"hidden": (32,), "batch_size": 64, "encoder": "small"}
 
 
 def expert(hosted: Any, observation: Any) -> np.ndarray:
-    """The right column, read from the picture; the second of two actions does not matter."""
+    """The right column, read from the picture; a second action does not matter."""
     picture = observation["camera/left"] if isinstance(observation, dict) else observation
     width = picture.shape[2] // every_space.COLUMNS
     columns = [
@@ -38,7 +37,7 @@ def expert(hosted: Any, observation: Any) -> np.ndarray:
 
 
 def written(path: Path, shows: str, takes: str, plays_well: bool) -> str:
-    """A data set of the expert, or of random actions."""
+    """Data of the expert, or of random actions."""
     hosted, generator = (
         envs.make_hosted(every_space.name(shows, takes), 10),
         np.random.default_rng(0),
@@ -114,9 +113,7 @@ def test_learns_what_the_pictures_show(
 @pytest.mark.learn
 @pytest.mark.parametrize("source", ["exploring", "replay"])
 def test_a_run_is_recorded_and_learnt_from(source: str, tmp_path: Path) -> None:
-    """From a run in an environment to a file, and from the file, beside new experience,
-    to another run.
-    """
+    """From the file beside new experience."""
     name = every_space.name("dictionary", "one")
     config = {
         "batch_size": 8,

@@ -1,6 +1,4 @@
-"""Agents whose critics classify values, against float64 NumPy:
-`value_head` of IQL, TD3+BC and CQL.
-"""
+"""Critics that classify values, of IQL, TD3+BC and CQL, against float64 NumPy."""
 
 from __future__ import annotations
 
@@ -41,7 +39,6 @@ def reader(kind: str) -> Any:
 
 
 def fresh(agent: Any, config: Any) -> Any:
-    """A State to start from."""
     state = reference.state(agent, SPEC, config)
     options = {"bounds": jnp.array(ENDS)}
     critic = state.critic.replace(parameters=state.critic.parameters.replace(options=options))
@@ -58,9 +55,7 @@ def values(critics: Any, support: np.ndarray, *parts: np.ndarray) -> np.ndarray:
 
 
 def learnt(critics: Any, y: np.ndarray, kind: str, *parts: np.ndarray) -> tuple[float, Any]:
-    """The cross-entropy to classes of y [B], summed over critics,
-    and the critics after a step of Adam.
-    """
+    """Cross-entropy to classes of y [B], summed over critics, and these after a step of Adam."""
     head, x, loss, gradients = reader(kind), np.concatenate(parts, axis=-1), 0.0, []
     target = np.asarray(head.encode(y.astype(np.float32)), np.float64)
     for critic in critics:
@@ -72,7 +67,6 @@ def learnt(critics: Any, y: np.ndarray, kind: str, *parts: np.ndarray) -> tuple[
 
 
 def clipped(y: np.ndarray) -> float:
-    """The share of targets beyond the ends."""
     return float(((y < ENDS[0]) | (y > ENDS[1])).mean())
 
 
@@ -159,7 +153,6 @@ def test_cql_is_the_papers(kind: Any) -> None:
 
 
 def made(spec: EnvSpec, **changes: Any) -> Any:
-    """A fresh State of IQL."""
     config = iql.Config(hidden=(4,), value_head="hl_gauss", bins=BINS, **changes)
     return jax.jit(lambda: iql.init(KEY, spec, config))(), config
 
@@ -197,7 +190,7 @@ def test_ends_of_the_bins_are_the_users_or_the_datas() -> None:
     ids=["Choice", "Choices", "Pictures"],
 )
 def test_critics_of_all_actions_and_observations_classify(spec: EnvSpec) -> None:
-    """Each action has a value of its own, and the value is what the outputs say."""
+    """Each action has a value of its own."""
     state, config = made(spec, v_min=-3.0, v_max=7.0, encoder="small")
     observation = jax.random.normal(KEY, (5, *spec.observation_shape)).astype(
         spec.observation_dtype
@@ -217,10 +210,7 @@ def test_critics_of_all_actions_and_observations_classify(spec: EnvSpec) -> None
 @KINDS
 @pytest.mark.parametrize(("agent", "updates"), [("iql", 2_000), ("td3_bc", 3_000)])
 def test_classes_learn_to_reach(agent: str, updates: int, kind: str, tmp_path: Path) -> None:
-    """With squared errors the defaults reach -8.0: see contract/test_defaults.py.
-
-    Few targets leave the bins.
-    """
+    """With squared errors the defaults reach -8.0, too. Few targets leave the bins."""
     out = run.train(
         agent,
         f"{reach.__file__}:Reach",
