@@ -19,7 +19,7 @@ from rljax.agents import cpo
 from rljax.networks import distributions
 from rljax.networks.optimisation import multipliers
 from rljax.runs import records, run
-from tests.agents import on_policy, reference
+from tests.agents import on_policy, reference, trees
 from tests.agents.on_policy import ENVS, STEPS
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2, signals=(Part("cost", ()),))
@@ -59,26 +59,20 @@ def test_the_dual_solves_the_problem(seed: int) -> None:
             continue
         kinds.add("limited" if float(found.of_cost) > 0 else "free")
         assert excess + b @ x <= 1e-3 * reach
-        lower = np.linalg.cholesky(hessian)
-        radius = np.sqrt(2 * limit)
-        gain, cost = (
-            np.linalg.solve(lower, v) / np.linalg.norm(np.linalg.solve(lower, v)) for v in (g, b)
-        )
-        constraints = [
-            {"type": "ineq", "fun": lambda y: 1.0 - y @ y, "jac": lambda y: -2.0 * y},
-            {
-                "type": "ineq",
-                "fun": lambda y, c=cost, e=excess / reach: -(e + c @ y),
-                "jac": lambda y, c=cost: -c,
-            },
-        ]
+        lower, radius = np.linalg.cholesky(hessian), np.sqrt(2 * limit)
+        gain, cost = (np.linalg.solve(lower, v) for v in (g, b))
+        gain, cost = gain / np.linalg.norm(gain), cost / np.linalg.norm(cost)
+
+        def inside(y: Any) -> Any:
+            return 1.0 - y @ y
+
+        def cheap(y: Any, cost: Any = cost, excess: float = excess / reach) -> Any:
+            return -(excess + cost @ y)
+
+        constraints = [{"type": "ineq", "fun": x} for x in (inside, cheap)]
         start = -cost * max(excess, 0.0) / reach
         best: Any = minimize(
-            lambda y, gain=gain: gain @ y,
-            start,
-            jac=lambda y, gain=gain: gain,
-            constraints=constraints,
-            tol=1e-10,
+            lambda y, gain=gain: gain @ y, start, constraints=constraints, tol=1e-10
         )
         assert gain @ (lower.T @ x) / radius <= best.fun + 2e-3
     assert kinds == {"free", "limited", "recovers"}
@@ -117,9 +111,8 @@ class Reference(on_policy.TrustRegion):
         for t in range(STEPS):
             self.total, self.length = self.total + cost[t], self.length + 1
             found += list(zip(self.total[ended[t]], self.length[ended[t]], strict=True))
-            self.total, self.length = (
-                np.where(ended[t], 0.0, x) for x in (self.total, self.length)
-            )
+            keeps = 1.0 - ended[t]
+            self.total, self.length = self.total * keeps, self.length * keeps
         if found:
             self.last = tuple(np.mean(found, axis=0))
 
@@ -208,24 +201,23 @@ def test_updates_equal_the_paper() -> None:
             batch, key = on_policy.rollout(step, SPEC), jax.random.key(step)
             state, metrics = update(state, batch, key, step, config)
             wanted = expected.update(batch, key)
-            assert {
-                name: float(x) for name, x in metrics.items() if not isinstance(x, Weighted)
-            } == pytest.approx(wanted, rel=2e-3, abs=2e-5)
+            plain = {x: float(y) for x, y in metrics.items() if not isinstance(y, Weighted)}
+            assert plain == pytest.approx(wanted, rel=2e-3, abs=2e-5)
             kinds.append((expected.case, expected.multiplier > 0, wanted["actor/step"]))
         reference.assert_same(each(state.critics.parameters), expected.critics, "critics")
-        found = [*reference.mlp(state.actor.mean), np.asarray(state.actor.log_std)]
-        for one, other in zip(found, [*expected.actor, expected.log_std], strict=True):
-            np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-4)
+        actor = [*reference.mlp(state.actor.mean), np.asarray(state.actor.log_std)]
+        expected_actor = [*expected.actor, expected.log_std]
+        trees.assert_close(actor, expected_actor, rtol=2e-3, atol=2e-4)
         np.testing.assert_allclose(state.episode_statistics, expected.last, rtol=1e-6)
     assert {kind[0] for kind in kinds} >= {0, 1, 3}
     assert {kind[1] for kind in kinds} == {False, True}
     assert len({kind[2] for kind in kinds}) > 1, "some steps are shortened"
 
 
-ANGLES = (5, 10, 20, 30, 45, 60, 80)  # degrees between the direction of rewards and that of costs
-SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)  # of what one step can change the cost by: the excess
-# The policy is a Gaussian of unit variance without inputs, and its actions lie in pairs around its
-# mean. So H is the identity, and gradients lie in the plane of the mean action.
+ANGLES = (5, 10, 20, 30, 45, 60, 80)  # degrees between the directions of rewards and costs
+SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)  # excess by what one step can change the cost
+# A Gaussian of unit variance without inputs, with actions in pairs around its mean: H is the
+# identity, and gradients lie in the plane of the mean action.
 PLAIN = dataclasses.replace(
     CONFIG, actor_hidden=(), init_log_std=0.0, damping=1e-4, normalise_costs=False, cost_limit=0.0
 )
@@ -274,18 +266,15 @@ def test_below_the_limit_a_step_must_not_lower_the_rewards() -> None:
     """
     raw = np.array([[1, 0], [-1, 0], [2, 0], [-2, 0], [0, 1], [0, -1]], np.float32)
     advantages = np.array([[4, 0], [-4, 0], [-1, 0], [1, 0], [0, 1], [0, -1]], np.float32)
-    shares = [
-        float(policy_step(raw, advantages, excess, 1.28)[1]["actor/step"])
-        for excess in (-10.0, 0.05)
-    ]
+    steps = (policy_step(raw, advantages, excess, 1.28)[1] for excess in (-10.0, 0.05))
+    shares = [float(metrics["actor/step"]) for metrics in steps]
     assert shares == [pytest.approx(0.8), 1.0]
 
 
 def test_choices_of_several_actions_have_their_kl() -> None:
     one, other = (jnp.asarray(np.random.default_rng(seed).normal(size=(4, 5))) for seed in range(2))
-    kl: Any = distributions.discrete(one, (2, 3)).kl_divergence(
-        distributions.discrete(other, (2, 3))
-    )
+    pi, other_pi = (distributions.discrete(x, (2, 3)) for x in (one, other))
+    kl: Any = pi.kl_divergence(other_pi)
     expected = 0.0
     for part in (slice(0, 2), slice(2, 5)):
         p, q = (np.exp(np.asarray(x)[:, part], dtype=np.float64) for x in (one, other))

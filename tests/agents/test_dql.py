@@ -119,15 +119,8 @@ def fresh(config: dql.Config) -> dql.State:
 @reference.cases(CASES)
 def test_updates_equal_the_papers(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
-    state = fresh(config)
-    value_learning.assert_updates_equal(
-        update,
-        state,
-        config,
-        Reference(state, config),
-        actor=reference.field,
-        average_actor=reference.field,
-    )
+    parts = {"actor": reference.field, "average_actor": reference.field}
+    value_learning.assert_updates_equal(update, fresh(config), config, Reference, **parts)
 
 
 def test_the_coin_falls_both_ways_in_the_cases() -> None:

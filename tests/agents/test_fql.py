@@ -129,10 +129,7 @@ def fresh(config: fql.Config) -> fql.State:
 @reference.cases(CASES)
 def test_updates_equal_the_papers(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
-    state = fresh(config)
-    value_learning.assert_updates_equal(
-        update, state, config, Reference(state, config), steps=3, actor=fields
-    )
+    value_learning.assert_updates_equal(update, fresh(config), config, Reference, steps=3)
 
 
 def test_the_cases_clip_some_and_not_all() -> None:
@@ -170,5 +167,5 @@ def test_acts_by_one_step() -> None:
     expected = reference.of_field(fields(state.actor)[1], noise, observation)
     for explore in (False, True):
         action, extras = act(state, observation, KEY, CONFIG, explore=explore)
-        np.testing.assert_allclose(action, np.clip(expected, -1.0, 1.0), rtol=1e-4, atol=1e-5)
+        trees.assert_close(action, np.clip(expected, -1.0, 1.0))
         assert extras == {}

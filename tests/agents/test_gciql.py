@@ -105,15 +105,8 @@ def fresh(config: gciql.Config) -> gciql.State:
 @reference.cases(CASES)
 def test_updates_equal_the_papers(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
-    state = fresh(config)
     value_learning.assert_updates_equal(
-        update,
-        state,
-        config,
-        Reference(state, config),
-        batches=transitions,
-        value=reference.mlp,
-        actor=reference.mlp,
+        update, fresh(config), config, Reference, batches=transitions
     )
 
 

@@ -15,20 +15,22 @@ from rljax.agent import EnvSpec, Transition
 from rljax.agents import hnpg
 from rljax.runs import records, run
 from rljax.runs.policies import collect
-from tests.agents import on_policy, reference, value_learning
+from tests.agents import on_policy, reference, trees, value_learning
 from tests.agents.on_policy import KEY
 from tests.environments import reach
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 ROWS = 10
 CONFIG = hnpg.Config(**on_policy.SIZES, data_size=ROWS, num_draws=2, data_weight=0.7, cg_steps=40)
-SMALL = {
+SMALL: Any = {
     "num_envs": 2,
     "num_steps": 5,
     "batch_size": 5,
     "actor_hidden": (8,),
     "critic_hidden": (8,),
+    "data_size": 20,
 }
+LOCK = "rljax/CombinationLock-3-discrete"
 
 
 def rollout(seed: int = 0, with_data: bool = True) -> Transition:
@@ -60,9 +62,8 @@ class Reference(on_policy.TrustRegion):
 
     def drawn_values(self, observation: np.ndarray, key: jax.Array) -> np.ndarray:
         keys = jax.random.split(key, self.config.num_draws)
-        return np.mean(
-            [self.q(observation, np.clip(self.drawn(observation, k), -1, 1)) for k in keys], axis=0
-        )
+        actions = (np.clip(self.drawn(observation, k), -1, 1) for k in keys)
+        return np.mean([self.q(observation, action) for action in actions], axis=0)
 
     def step(self, observation: np.ndarray, raw: np.ndarray, gains: np.ndarray) -> dict[str, float]:
         """Move the policy, with A in `gains` [N]."""
@@ -150,16 +151,13 @@ def test_updates_equal_the_paper(with_data: bool) -> None:
         batch, key = rollout(step, with_data), jax.random.key(step)
         state, metrics = update(state, batch, key, step, config)
         wanted = expected.update(batch, key)
-        assert {name: float(x) for name, x in metrics.items()} == pytest.approx(
-            wanted, rel=2e-3, abs=2e-5
-        )
+        plain = {name: float(x) for name, x in metrics.items()}
+        assert plain == pytest.approx(wanted, rel=2e-3, abs=2e-5)
         shares.add(wanted["actor/step"])
     (critic,) = reference.critics(state.critic)
-    found = [*critic, *reference.mlp(state.actor.mean), np.asarray(state.actor.log_std)]
-    for one, other in zip(
-        found, [*expected.critic, *expected.actor, expected.log_std], strict=True
-    ):
-        np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-4)
+    actual = [*critic, *reference.mlp(state.actor.mean), np.asarray(state.actor.log_std)]
+    networks = [*expected.critic, *expected.actor, expected.log_std]
+    trees.assert_close(actual, networks, rtol=2e-3, atol=2e-4)
     assert len(shares) > 1
 
 
@@ -185,100 +183,69 @@ def record(path: Path, name: str, episodes: int) -> str:
 @pytest.mark.learn  # it does not, but compiles a whole run
 def test_it_learns_from_rows_of_the_data_beside_whole_rollouts(tmp_path: Path) -> None:
     """In the compiled driver, with weights of rows and a population."""
-    data = record(tmp_path / "lock.npz", "rljax/CombinationLock-3-discrete", 20)
-    settings: dict[str, Any] = {
-        "data": data,
-        "weights": "top",
-        "seeds": 2,
-        "config": SMALL | {"data_size": 20},
-    }
-    out = run.train(
-        "hnpg", "rljax/CombinationLock-3-discrete", 40, out=tmp_path / "run", **settings
-    )
+    data, out = record(tmp_path / "lock.npz", LOCK, 20), tmp_path / "run"
+    run.train("hnpg", LOCK, 40, out=out, data=data, weights="top", seeds=2, config=SMALL)
     metrics = records.read(out, "metrics")
     assert np.isfinite([line["critic/data_loss"] for line in metrics]).all()
     assert metrics[-1]["update"] == 4
 
 
 @pytest.mark.parametrize(
-    ("changes", "data", "message"),
+    ("changes", "settings", "message"),
     [
         (
             {},
-            None,
-            (
-                r"a data set beside new .* Name it: --data DATA\. Or learn without one: "
-                r"--config.data-size 0\."
-            ),
+            {},
+            r"a data set beside new .* Name it: --data DATA\. Or learn without one: "
+            r"--config.data-size 0\.",
         ),
-        ({"data_size": 0}, "lock.npz", r"cannot use --data"),
+        ({"data_size": 0}, {"data": "lock.npz"}, "cannot use --data"),
         (
             {"data_size": 21},
-            "lock.npz",
-            r"--config.data-size is 21, .* in 2 minibatches: .* such as 20",
+            {"data": "lock.npz"},
+            "--config.data-size is 21, .* in 2 minibatches: .* such as 20",
         ),
-        ({"data_size": -2}, "lock.npz", r"--config.data-size is -2"),
+        ({"data_size": -2}, {"data": "lock.npz"}, "--config.data-size is -2"),
         (
             {},
-            "reach.npz",
-            (
-                r"has observation_shape = \(2,\), environment "
-                r"'rljax/CombinationLock-3-discrete' has \(8,\)"
-            ),
+            {"data": "reach.npz"},
+            rf"has observation_shape = \(2,\), environment '{LOCK}' has \(8,\)",
         ),
-        ({}, "numbers.npz", r"has action_size = 10|has discrete = False, environment .* has True"),
+        (
+            {},
+            {"data": "numbers.npz"},
+            "has action_size = 10|has discrete = False, environment .* has True",
+        ),
+        (
+            {},
+            {"data": "lock.npz", "offline_share": 0.25},
+            "--offline-share 0.25 .* --config.data-size",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused(
-    changes: Any, data: str | None, message: str, tmp_path: Path
+    changes: Any, settings: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record(tmp_path / "lock.npz", "rljax/CombinationLock-3-discrete", 20)
-    record(tmp_path / "numbers.npz", "rljax/CombinationLock-3", 20)
-    reach.journeys(tmp_path / "reach.npz", 5)
-    given = {} if data is None else {"data": str(tmp_path / data)}
-    config = SMALL | {"data_size": 20} | changes
+    monkeypatch.chdir(tmp_path)
+    record(Path("lock.npz"), LOCK, 20)
+    record(Path("numbers.npz"), "rljax/CombinationLock-3", 20)
+    reach.journeys(Path("reach.npz"), 5)
     with pytest.raises(ValueError, match=message):
-        run.train(
-            "hnpg",
-            "rljax/CombinationLock-3-discrete",
-            40,
-            config=config,
-            out=tmp_path / "run",
-            **given,
-        )
-
-
-def test_offline_shares_are_of_other_agents(tmp_path: Path) -> None:
-    data = record(tmp_path / "lock.npz", "rljax/CombinationLock-3-discrete", 20)
-    with pytest.raises(ValueError, match=r"--offline-share 0.25 .* --config.data-size"):
-        run.train(
-            "hnpg",
-            "rljax/CombinationLock-3-discrete",
-            40,
-            data=data,
-            offline_share=0.25,
-            out=tmp_path / "run",
-        )
+        run.train("hnpg", LOCK, 40, config=SMALL | changes, out="run", **settings)
 
 
 @pytest.mark.learn
 def test_data_open_the_lock(tmp_path: Path) -> None:
     """Without data it finds nothing but the decoy, which pays 0.05."""
     name = "rljax/CombinationLock-10-discrete"
-    settings: dict[str, Any] = {"eval_every": 140_000, "eval_episodes": 100}
+    data = {"data": record(tmp_path / "lock.npz", name, 2_000), "seeds": 2}
     finals = {}
-    for label, changes in (("data", {}), ("none", {"data_size": 0})):
-        given = (
-            {"data": record(tmp_path / "lock.npz", name, 2_000), "seeds": 2}
-            if label == "data"
-            else {}
-        )
-        out = run.train(
-            "hnpg", name, 140_000, config=changes, out=tmp_path / label, **settings, **given
-        )
-        line = records.read(out, "evaluations")
-        last = max(x["step"] for x in line)
-        finals[label] = [float(np.mean(x["returns"])) for x in line if x["step"] == last]
+    for label, settings in (("data", data), ("none", {"config": {"data_size": 0}})):
+        out = tmp_path / label
+        run.train("hnpg", name, 140_000, out=out, eval_every=140_000, eval_episodes=100, **settings)
+        lines = records.read(out, "evaluations")
+        last = max(line["step"] for line in lines)
+        finals[label] = [np.mean(line["returns"]) for line in lines if line["step"] == last]
     optimum = envs.make(name).environment.optimum  # pyright: ignore[reportAttributeAccessIssue]
     assert min(finals["data"]) > 0.9 * optimum
     assert max(finals["none"]) < 0.11

@@ -10,7 +10,7 @@ import numpy as np
 
 from rljax.agent import Transition
 from rljax.agents import ifql
-from tests.agents import reference, value_learning
+from tests.agents import reference, trees, value_learning
 from tests.agents.value_learning import KEY, SIZES, SPEC
 
 CONFIG = ifql.Config(
@@ -64,14 +64,7 @@ act = jax.jit(ifql.act, static_argnames="explore")
 def test_updates_equal_the_papers(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     state = reference.state(ifql, SPEC, config)
-    value_learning.assert_updates_equal(
-        update,
-        state,
-        config,
-        Reference(state, config),
-        value=reference.mlp,
-        actor=reference.field,
-    )
+    value_learning.assert_updates_equal(update, state, config, Reference)
 
 
 def test_takes_the_best_of_the_flows_actions() -> None:
@@ -89,7 +82,7 @@ def test_takes_the_best_of_the_flows_actions() -> None:
     best = np.argmax(values, axis=0)
     assert len(set(best)) > 1
     action, extras = act(state, observation, KEY, CONFIG, explore=False)
-    np.testing.assert_allclose(action, np.stack(actions)[best, np.arange(12)], rtol=1e-4, atol=1e-5)
+    trees.assert_close(action, np.stack(actions)[best, np.arange(12)])
     assert extras == {}
 
 

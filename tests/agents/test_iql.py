@@ -70,15 +70,7 @@ def constant(v: Any) -> Any:
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
 def test_updates_equal_the_papers(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
-    state = fresh(config)
-    value_learning.assert_updates_equal(
-        update,
-        state,
-        config,
-        Reference(state, config),
-        value=reference.mlp,
-        actor=reference.actor,
-    )
+    value_learning.assert_updates_equal(update, fresh(config), config, Reference)
 
 
 def test_the_cases_bound_some_and_not_all() -> None:

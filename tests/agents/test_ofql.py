@@ -86,15 +86,8 @@ def fresh(config: ofql.Config) -> ofql.State:
 @reference.cases(CASES)
 def test_updates_equal_the_papers(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
-    state = fresh(config)
-    value_learning.assert_updates_equal(
-        update,
-        state,
-        config,
-        Reference(state, config),
-        actor=reference.field,
-        average_actor=reference.field,
-    )
+    parts = {"actor": reference.field, "average_actor": reference.field}
+    value_learning.assert_updates_equal(update, fresh(config), config, Reference, **parts)
 
 
 def test_times_are_sorted_and_equal_in_the_share_that_is_asked_for() -> None:
@@ -122,18 +115,6 @@ def test_critics_learn_as_diffusion_ql_does() -> None:
 
 def test_only_termination_cuts_the_bootstrap() -> None:
     value_learning.assert_only_termination_cuts_the_bootstrap(update, fresh(CONFIG), CONFIG)
-
-
-def test_acts_in_one_step() -> None:
-    config = dataclasses.replace(CONFIG, num_candidates=1)
-    state, observation = fresh(config), reference.observed()
-    noise = jax.random.normal(jax.random.split(KEY)[0], (12, 1, 2))
-    expected = Reference(state, config).sampled(
-        reference.field(state.average_actor), observation, np.asarray(noise, np.float64)[:, 0]
-    )
-    action, extras = act(state, observation, KEY, config, explore=False)
-    np.testing.assert_allclose(action, expected, rtol=1e-4, atol=1e-5)
-    assert extras == {}
 
 
 def test_acts_by_the_average() -> None:

@@ -29,6 +29,11 @@ update = jax.jit(ppo.update)
 act = jax.jit(ppo.act, static_argnames="explore")
 
 
+def begun(config: ppo.Config, spec: EnvSpec = SPEC) -> tuple[ppo.State, Transition]:
+    """A State to start from, and a rollout."""
+    return reference.state(ppo, spec, config), on_policy.rollout(0, spec)
+
+
 def policy(state: ppo.State, observation: Any) -> Any:
     return ppo.policy(state, state.actor_critic.parameters, observation, observation)
 
@@ -108,25 +113,23 @@ def test_updates_equal_the_papers(changes: Any) -> None:
     networks = state.actor_critic.parameters
     reference.assert_same(reference.mlp(networks.actor), expected.actor, "actor")
     reference.assert_same([reference.mlp(networks.critic)], expected.critics, "critic")
-    np.testing.assert_allclose(networks.log_std, expected.log_std, rtol=1e-4, atol=1e-5)
+    trees.assert_close(networks.log_std, expected.log_std)
     if config.normalise_rewards:
         np.testing.assert_allclose(state.returns.running, expected.running[0], rtol=1e-5)
 
 
 def test_the_cases_clip_some_and_not_all() -> None:
     config = dataclasses.replace(CONFIG, clip_ratio=0.2)
-    state, batch = reference.state(ppo, SPEC, config), on_policy.rollout(0, SPEC)
+    state, batch = begun(config)
     metrics = update(state, batch, KEY, 0, config)[1]
     assert 0 < metrics["actor/clipped"] < 1
 
 
 @pytest.mark.slow_after(1)
-@pytest.mark.parametrize(
-    "changes", [{}, {"policy": "tanh_gaussian"}], ids=["gaussian", "tanh_gaussian"]
-)
-def test_ratio_is_one_for_the_policy_that_gathered(changes: Any) -> None:
-    config = dataclasses.replace(CONFIG, **changes, num_epochs=1, batch_size=STEPS * ENVS)
-    state, batch = reference.state(ppo, SPEC, config), on_policy.rollout(0, SPEC)
+@pytest.mark.parametrize("policy", ["gaussian", "tanh_gaussian"])
+def test_ratio_is_one_for_the_policy_that_gathered(policy: Any) -> None:
+    config = dataclasses.replace(CONFIG, policy=policy, num_epochs=1, batch_size=STEPS * ENVS)
+    state, batch = begun(config)
     action, extras, _ = act(state, batch.observation, KEY, config, explore=True)
     metrics = update(state, batch.replace(action=action, extras=extras), KEY, 0, config)[1]
     np.testing.assert_allclose(metrics["actor/kl"], 0.0, atol=1e-6)
@@ -135,7 +138,7 @@ def test_ratio_is_one_for_the_policy_that_gathered(changes: Any) -> None:
 
 def test_squashed_log_prob_is_the_density_of_the_action() -> None:
     config = dataclasses.replace(CONFIG, policy="tanh_gaussian")
-    state, batch = reference.state(ppo, SPEC, config), on_policy.rollout(0, SPEC)
+    state, batch = begun(config)
     action, extras, _ = act(state, batch.observation, KEY, config, explore=True)
     actor = reference.mlp(state.actor_critic.parameters.actor)
     output = reference.forward(actor, np.asarray(batch.observation).reshape(-1, 3))[0]
@@ -144,17 +147,15 @@ def test_squashed_log_prob_is_the_density_of_the_action() -> None:
     np.testing.assert_allclose(action.reshape(-1, 2), np.tanh(raw), rtol=1e-5)
     density = -0.5 * ((raw - mean) / std) ** 2 - np.log(std * np.sqrt(2 * np.pi))
     density -= np.log(1 - np.tanh(raw) ** 2)
-    np.testing.assert_allclose(
-        extras["log_prob"].ravel(), density.sum(axis=1), rtol=1e-4, atol=1e-4
-    )
+    density = density.sum(axis=1).reshape(STEPS, ENVS)
+    np.testing.assert_allclose(extras["log_prob"], density, rtol=1e-4, atol=1e-4)
 
 
 def test_clipped_actions_keep_the_log_prob_of_what_was_sampled() -> None:
-    config = dataclasses.replace(CONFIG, init_log_std=2.0)
-    state, batch = reference.state(ppo, SPEC, config), on_policy.rollout(0, SPEC)
+    state, batch = begun(CONFIG)
     wide = state.actor_critic.parameters.replace(log_std=jnp.full(2, 2.0))
     state = state.replace(actor_critic=state.actor_critic.replace(parameters=wide))
-    action, extras, _ = act(state, batch.observation, KEY, config, explore=True)
+    action, extras, _ = act(state, batch.observation, KEY, CONFIG, explore=True)
     assert (np.abs(extras["raw"]) > 1).any()
     np.testing.assert_allclose(action, np.clip(extras["raw"], -1, 1), rtol=1e-6)
 
@@ -167,9 +168,8 @@ def test_discrete_actions_are_drawn_from_the_softmax() -> None:
     logits = reference.forward(actor, np.asarray(observation[:1], np.float64))[0][0]
     probability = np.exp(logits) / np.exp(logits).sum()
     np.testing.assert_allclose(np.bincount(action, minlength=4) / 4000, probability, atol=0.03)
-    np.testing.assert_allclose(
-        extras["log_prob"], np.log(probability)[np.asarray(action)], rtol=1e-4
-    )
+    log_prob = np.log(probability)[np.asarray(action)]
+    np.testing.assert_allclose(extras["log_prob"], log_prob, rtol=1e-4)
     best, *_ = act(state, observation[0], KEY, CONFIG, explore=False)
     assert best == probability.argmax()
 
@@ -179,21 +179,20 @@ def test_discrete_updates_move_towards_what_paid() -> None:
     config = dataclasses.replace(
         CONFIG, normalise_rewards=False, num_epochs=20, trace_decay=0.0, discount=0.0
     )
-    state, batch = reference.state(ppo, DISCRETE, config), on_policy.rollout(0, DISCRETE)
+    state, batch = begun(config, DISCRETE)
     batch = batch.replace(reward=(batch.action == 2).astype(jnp.float32))
     pi = policy(state, batch.observation)
     batch = batch.replace(extras={"raw": batch.action, "log_prob": pi.log_prob(batch.action)})
     new, _ = update(state, batch, KEY, 0, config)
     after = policy(new, batch.observation)
-    paid = np.asarray(batch.action) == 2
-    assert paid.any()
+    assert (batch.reward > 0).any()
     two = jnp.full((STEPS, ENVS), 2)
     assert (after.log_prob(two) - pi.log_prob(two)).mean() > 0.05
 
 
 def test_truncation_bootstraps_and_termination_does_not() -> None:
     config = dataclasses.replace(CONFIG, discount=0.9)
-    state, batch = reference.state(ppo, SPEC, config), on_policy.rollout(0, SPEC)
+    state, batch = begun(config)
     networks = state.actor_critic.parameters
     value = np.asarray(networks.critic(batch.next_observation))[..., 0]
     here = np.asarray(networks.critic(batch.observation))[..., 0]
@@ -201,17 +200,8 @@ def test_truncation_bootstraps_and_termination_does_not() -> None:
     for terminated, truncated, bootstrap in [(no, yes, 0.9), (yes, no, 0.0), (yes, yes, 0.0)]:
         ended = batch.replace(terminated=terminated, truncated=truncated)
         advantage = ppo.with_advantages(networks, ended, config).extras["advantage"]
-        np.testing.assert_allclose(
-            advantage, batch.reward + bootstrap * value - here, rtol=1e-4, atol=1e-5
-        )
-
-
-@pytest.mark.slow
-def test_learning_rate_falls_to_nothing() -> None:
-    config = dataclasses.replace(CONFIG, decay_steps=100.0)
-    state, batch = reference.state(ppo, SPEC, config), on_policy.rollout(0, SPEC)
-    new, _ = update(state, batch, KEY, 9, config)  # after 9 rollouts of 12 steps
-    assert trees.equal(state.actor_critic.parameters, new.actor_critic.parameters)
+        expected = batch.reward + bootstrap * value - here
+        trees.assert_close(advantage, expected)
 
 
 def test_learning_rate_stays_at_nothing_beyond_2_to_the_31_environment_steps() -> None:

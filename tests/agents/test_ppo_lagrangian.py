@@ -16,7 +16,7 @@ from rljax.agent import EnvSpec, Part, Transition, Weighted
 from rljax.agents import ppo_lagrangian
 from rljax.networks.optimisation import multipliers
 from rljax.runs import records, run
-from tests.agents import on_policy, reference
+from tests.agents import on_policy, reference, trees
 from tests.agents.on_policy import ENVS, KEY, STEPS
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2, signals=(Part("cost", ()),))
@@ -173,6 +173,12 @@ def test_updates_equal_the_papers(changes: Any) -> None:
     np.testing.assert_allclose(state.cost_returns.running, expected.total, rtol=1e-6)
 
 
+def moved(multiplier: Any, cost: float, settings: Any, episodes: float = 1.0) -> Any:
+    """A multiplier after a rollout."""
+    weighted = Weighted(jnp.asarray(cost), jnp.asarray(episodes))
+    return multipliers.update(multiplier, weighted, settings)
+
+
 def test_a_controller_equals_that_of_omnisafe() -> None:
     """Over costs that rise, oscillate and fall; rollouts without an episode change nothing."""
     costs = [90.0, 85.0, 90.0, *np.linspace(60.0, 30.0, 9), 10.0, 40.0, *[0.0] * 60]
@@ -181,21 +187,19 @@ def test_a_controller_equals_that_of_omnisafe() -> None:
     other = dataclasses.replace(default, smoothing_p=0.7, smoothing_d=0.3, delay=3, gain_d=0.5)
     for config in (default, other):
         settings = multipliers.MultiplierSettings.of(config)
-        move = jax.jit(functools.partial(multipliers.update, settings=settings))
+        move = jax.jit(functools.partial(moved, settings=settings))
         multiplier = multipliers.create(config.init_multiplier, settings)
         expected, values = Controller(config), []
         for cost in costs:
-            multiplier = move(multiplier, Weighted(jnp.asarray(7.0), jnp.zeros(())))
-            multiplier = move(multiplier, Weighted(jnp.asarray(cost), jnp.ones(())))
+            multiplier = move(move(multiplier, 7.0, episodes=0.0), cost)
             values.append((float(multiplier.value), expected.move(cost, config.cost_limit)))
         ours, theirs = np.transpose(values)
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
         assert min(theirs) == 0.0 < max(theirs)
     settings = multipliers.MultiplierSettings.of(default)
-    multiplier = multipliers.create(default.init_multiplier, settings)
-    cost = Weighted(jnp.asarray(900.0), jnp.ones(()))
+    multiplier = moved(multipliers.create(default.init_multiplier, settings), 900.0, settings)
     first = 0.1 * 0.05 * 875 + (0.001 + 0.01 * 875) + 0.01 * 0.05 * 900  # P, I and D
-    assert float(multipliers.update(multiplier, cost, settings).value) == pytest.approx(first)
+    assert float(multiplier.value) == pytest.approx(first)
 
 
 @pytest.mark.parametrize("kind", ["gradient", "pid"])
@@ -203,8 +207,7 @@ def test_a_multiplier_stays_below_its_cap(kind: Any) -> None:
     settings = multipliers.MultiplierSettings(kind, 25.0, 0.5, (0.1, 0.01, 0.01), largest=1.5)
     multiplier = multipliers.create(0.5, settings)
     for _ in range(5):
-        cost = Weighted(jnp.asarray(900.0), jnp.ones(()))
-        multiplier = multipliers.update(multiplier, cost, settings)
+        multiplier = moved(multiplier, 900.0, settings)
     assert float(multiplier.value) == 1.5
 
 
@@ -226,21 +229,17 @@ def test_a_multiplier_rises_above_the_limit_falls_below_it_and_waits_for_episode
     multiplier = multipliers.create(0.5, settings)
     values = []
     for cost in [100.0] * 5 + [0.0] * 60:
-        multiplier = multipliers.update(
-            multiplier, Weighted(jnp.asarray(cost), jnp.ones(())), settings
-        )
+        multiplier = moved(multiplier, cost, settings)
         values.append(float(multiplier.value))
     assert values[4] > values[0] > 0.5
     assert min(values) == values[-1] == 0.0
-    waited = multipliers.update(multiplier, Weighted(jnp.asarray(1e3), jnp.zeros(())), settings)
-    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), waited, multiplier))
+    assert trees.equal(moved(multiplier, 1e3, settings, episodes=0.0), multiplier)
 
 
 def test_without_a_multiplier_it_is_ppo() -> None:
     """The policy follows the rewards alone, and the cost critic learns beside it."""
-    config = dataclasses.replace(
-        CONFIG, init_multiplier=0.0, multiplier_rate=0.0, max_grad_norm=0.0
-    )
+    free = {"init_multiplier": 0.0, "multiplier_rate": 0.0, "max_grad_norm": 0.0}
+    config = dataclasses.replace(CONFIG, **free)
     state, batch = fresh(config), on_policy.rollout(0, SPEC)
     free = batch.replace(extras={**batch.extras, "cost": 0.0 * batch.extras["cost"]})
     (one, _), (other, _) = (update(state, x, KEY, 0, config) for x in (batch, free))
@@ -251,10 +250,8 @@ def test_without_a_multiplier_it_is_ppo() -> None:
 
 
 def test_an_environment_without_costs_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError,
-        match="agent 'ppo_lagrangian' learns from the signal 'cost', and 'Pendulum-v1' gives",
-    ):
+    message = "agent 'ppo_lagrangian' learns from the signal 'cost', and 'Pendulum-v1' gives"
+    with pytest.raises(ValueError, match=message):
         run.train("ppo_lagrangian", "Pendulum-v1", 4096, out=tmp_path / "run")
 
 

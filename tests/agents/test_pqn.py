@@ -194,23 +194,24 @@ def test_targets_by_hand() -> None:
     critic: Any = lambda x: jnp.stack([x[..., 0], x[..., 0] - 1.0], axis=-1)  # noqa: E731
     no = np.zeros((4, 1), bool)
     batch = Transition(
-        observation=np.array([[[7.0]], [[16.0]], [[7.0]], [[16.0]]]),
-        action=np.zeros((4, 1), np.int32),
-        reward=np.array([[1.0], [2.0], [4.0], [8.0]]), terminated=no, truncated=no,
-        next_observation=np.array([[[16.0]], [[32.0]], [[16.0]], [[64.0]]]),
-        extras={"value": np.array([[7.0], [16.0], [7.0], [16.0]])},
-    )  # fmt: skip
+        np.array([[[7.0]], [[16.0]], [[7.0]], [[16.0]]]),
+        np.zeros((4, 1), np.int32),
+        np.array([[1.0], [2.0], [4.0], [8.0]]),
+        no,
+        no,
+        np.array([[[16.0]], [[32.0]], [[16.0]], [[64.0]]]),
+        {"value": np.array([[7.0], [16.0], [7.0], [16.0]])},
+    )  # pyright: ignore
 
     def found(**ends: Any) -> list[float]:
         targets = jax.jit(pqn.targets, static_argnums=0)
         return targets(critic, batch.replace(**ends), config).ravel().tolist()
 
     at_1 = np.array([[False], [True], [False], [False]])
-    # G_3 = 8 + 64/2 = 40; G_2 = 4 + (16 + 40) / 4 = 18; then G_1 = 2 + 32/2, or 2 where it
-    # terminated.
+    # G_3 = 8 + 64/2 = 40; G_2 = 4 + (16 + 40) / 4 = 18; G_1 = 2 + 32/2, or 2 where it terminates.
+    terminates = [1.0 + (16.0 + 2.0) / 4.0, 2.0, 18.0, 40.0]
     assert found(truncated=at_1) == [1.0 + (16.0 + 18.0) / 4.0, 18.0, 18.0, 40.0]
-    assert found(terminated=at_1) == [1.0 + (16.0 + 2.0) / 4.0, 2.0, 18.0, 40.0]
-    assert found(terminated=at_1, truncated=at_1) == [1.0 + (16.0 + 2.0) / 4.0, 2.0, 18.0, 40.0]
+    assert found(terminated=at_1) == found(terminated=at_1, truncated=at_1) == terminates
 
 
 def test_only_missing_values_are_computed_in_a_population_too() -> None:
@@ -223,19 +224,16 @@ def test_only_missing_values_are_computed_in_a_population_too() -> None:
         truncated[p, t, e], successor[p, t, e] = True, 10.0 + t
     successor[:, -1] = 20.0
     value: Any = lambda x: jnp.concatenate([x, -x], axis=-1)  # noqa: E731
-    batch = Transition(
-        observation=observation, action=np.zeros(()), reward=np.zeros(()), terminated=np.zeros(()),
-        truncated=truncated, next_observation=successor,
-        extras={"value": np.abs(observation[..., 0])},
-    )  # fmt: skip
+    nothing, extras = np.zeros(()), {"value": np.abs(observation[..., 0])}
+    batch = Transition(observation, nothing, nothing, nothing, truncated, successor, extras)  # pyright: ignore
     axes = Transition(0, None, None, None, 0, 0, 0)  # type: ignore[arg-type]
     found = jax.jit(jax.vmap(lambda batch: pqn.next_values(value, batch), in_axes=(axes,)))(batch)
     np.testing.assert_allclose(found, np.abs(successor[..., 0]))
 
 
 def test_explores_less_and_less() -> None:
-    changes: Any = {"epsilon_start": 0.8, "epsilon_end": 0.2, "epsilon_steps": 100.0}
-    config = dataclasses.replace(CONFIG, num_envs=4, num_steps=5, **changes)
+    config = dataclasses.replace(CONFIG, num_envs=4, num_steps=5, epsilon_steps=100.0)
+    config = dataclasses.replace(config, epsilon_start=0.8, epsilon_end=0.2)
     state, observation = reference.state(pqn, SPEC, config), jnp.ones((20_000, 3))
     best = act(state, np.ones(3, np.float32), KEY, config, explore=False)[0]
     # 20 steps with each
@@ -267,15 +265,10 @@ def test_forbidden_actions_are_never_chosen() -> None:
 
 def test_targets_look_at_allowed_actions_alone() -> None:
     critic: Any = lambda x: x["state"]  # noqa: E731
-    successor = {
-        "state": np.array([[[5.0, 9.0, 7.0]], [[5.0, 9.0, 7.0]]]),
-        MASK: np.array([[[1, 0, 0]], [[0, 0, 0]]], bool),
-    }
-    batch = Transition(
-        observation=successor, action=np.zeros((2, 1), np.int32), reward=np.ones((2, 1)),
-        terminated=np.zeros((2, 1), bool), truncated=np.ones((2, 1), bool),
-        next_observation=successor, extras={"value": np.full((2, 1), 50.0)},
-    )  # fmt: skip
+    mask = np.array([[[1, 0, 0]], [[0, 0, 0]]], bool)
+    seen = {"state": np.array([[[5.0, 9.0, 7.0]]] * 2), MASK: mask}
+    no, ones = np.zeros((2, 1), bool), np.ones((2, 1))
+    batch = Transition(seen, no, ones, no, ~no, seen, {"value": 50.0 * ones})  # pyright: ignore
     config = dataclasses.replace(CONFIG, discount=0.5)
     found = jax.jit(pqn.targets, static_argnums=0)(critic, batch, config)
     # Where nothing is allowed, nothing follows.
@@ -371,14 +364,15 @@ def test_the_preset_for_memory_is_the_authors() -> None:
 
 
 def test_rewards_are_stored_clipped() -> None:
-    parts = {name: jnp.zeros((1, 3), bool) for name in ("terminated", "truncated")}
+    no, zeros, seen = jnp.zeros((1, 3), bool), jnp.zeros((1, 3)), jnp.zeros((1, 3, 2))
     step = agent.Step(
-        observation=jnp.zeros((1, 3, 2)),
-        next_observation=jnp.zeros((1, 3, 2)),
+        observation=seen,
+        next_observation=seen,
         reward=jnp.array([[-7.0, 0.5, 4.0]]),
-        episode_return=jnp.zeros((1, 3)),
-        episode_length=jnp.zeros((1, 3), jnp.int32),
-        **parts,
+        terminated=no,
+        truncated=no,
+        episode_return=zeros,
+        episode_length=zeros,
     )
     for clips, expected in ((True, [-1.0, 0.5, 1.0]), (False, [-7.0, 0.5, 4.0])):
         declared = pqn.experience(dataclasses.replace(CONFIG, clip_rewards=clips))

@@ -5,6 +5,7 @@ actor.py.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -92,15 +93,8 @@ update = jax.jit(recoil.update)
 def test_updates_equal_the_authors(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     state = reference.state(recoil, SPEC, config)
-    value_learning.assert_updates_equal(
-        update,
-        state,
-        config,
-        Reference(state, config),
-        batches=lambda step: reference.transitions(step, 10),
-        value=reference.norms,
-        actor=reference.actor,
-    )
+    batches = functools.partial(reference.transitions, size=10)
+    value_learning.assert_updates_equal(update, state, config, Reference, batches=batches)
 
 
 def test_defaults_are_the_flags_and_the_mujoco_config_of_the_authors() -> None:

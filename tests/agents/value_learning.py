@@ -63,8 +63,10 @@ class Networks:
     ) -> None:
         self.config, self.actor = config, actor(state.actor)
         self.actor_adam = reference.Adam(config.actor_lr)
+        self.parts = {"actor": actor}
         if hasattr(state, "value"):
             self.value, self.value_adam = value(state.value), reference.Adam(config.value_lr)
+            self.parts["value"] = value
         if hasattr(state, "critic"):
             self.critics, self.targets = map(reference.critics, (state.critic, state.target_critic))
             self.critic_adam = reference.Adam(config.critic_lr)
@@ -144,23 +146,25 @@ def assert_updates_equal(
     update: Any,
     state: Any,
     config: Any,
-    expected: Any,
+    make: Any,
     steps: int = 4,
     batches: Callable[[int], Transition] = reference.transitions,
     **parts: Any,
-) -> None:
-    """Metrics, and in the end networks, are those of `expected`: `parts` reads all but critics."""
+) -> Any:
+    """Metrics, and in the end networks, are those of `make(state, config)`, which is returned.
+
+    `parts` says what reads networks other than critics, where that has no `parts`.
+    """
+    expected = make(state, config)
     for step in range(steps):
         batch, key = batches(step), jax.random.key(step)
         state, metrics = update(state, batch, key, step, config)
         reference.assert_metrics(metrics, expected.update(batch, key, step))
-    for name, read in {
-        "critic": reference.critics,
-        "target_critic": reference.critics,
-        **parts,
-    }.items():
+    critics = {"critic": reference.critics, "target_critic": reference.critics}
+    for name, read in (critics | (parts or expected.parts)).items():
         actual = read(getattr(state, name))
         reference.assert_same(actual, getattr(expected, NAMES.get(name, name)), name)
+    return expected
 
 
 def assert_only_termination_cuts_the_bootstrap(update: Any, state: Any, config: Any) -> None:

@@ -16,7 +16,7 @@ from rljax.runs.policies import loading
 from rljax.training import registry
 from tests.environments import reach
 
-# Environment steps: warm-ups are long, and learning takes a few thousand updates.
+# Environment steps.
 ONLINE = {
     "sac": 13_000,
     "td3": 29_000,
@@ -58,11 +58,10 @@ OTHERS = {
     "recoil",
     "ro2o",
     "stream_td",
-}  # which have tests of their own, h2o beside its others
-# Which need a cost: their tests stand beside their numeric ones.
+}  # which have tests of their own
+# Which need a cost, and have tests of their own.
 COSTLY = {"cpo", "ppo_lagrangian", "sac_lagrangian"}
-# Above the data's mean, -9, far above that of uniform actions, -14, and far below the best, -1 or
-# -2.
+# The data's mean is -9, that of uniform actions -14, the best -1 or -2.
 LEARNT = -8.0
 
 

@@ -46,19 +46,17 @@ ON_POLICY: dict[str, Any] = {
     "batch_size": 64,
     "discount": DISCOUNT,
     "init_log_std": -1.0,
-    # And a rate that falls: a std near 0 is left to drift by advantages that are noise.
+    # And a falling rate: noisy advantages let a std near 0 drift.
     "entropy_cost": 1e-2,
     "decay_steps": 100 * 16 * 16.0,
     "normalise_rewards": False,
     "normalise_observations": False,
 }
-# From a data set: nothing is normalised, as a probe's few observations hardly vary, and critics are
-# not held low.
+# Nothing is normalised, as a probe's few observations hardly vary.
 FROM_DATA: dict[str, Any] = {
     name: x for name, x in QUICK.items() if name not in ("replay_size", "warmup_steps", "num_envs")
 } | {"value_lr": 3e-3, "decay_steps": None, "normalise_observations": False}
-# Agents whose tests have a `PROBE`, the settings with which they solve probes: those that replay,
-# and those from data.
+# Of agents whose tests have a `PROBE`: settings with which they solve probes.
 SETTINGS = {name: own_constant(name, "PROBE", None) for name in registry.names()}
 REPLAY, OFFLINE = (
     {name: x for name, x in SETTINGS.items() if x is not None and kind(name) == of}
@@ -167,7 +165,7 @@ def test_probe_of_values_of_actions(probe: str, variant: str) -> None:
     common = {key: value for key, value in QUICK.items() if key not in ("actor_lr", "critic_lr")}
     learning = {"learning_rate": 3e-3, "target_every": 1, "num_steps": 1, "epsilon_steps": 6_000.0}
     state, config = trained(module, name, common | learning | changes)
-    # There a second step sums what came of an action that explored.
+    # There a second step sums what exploring brought.
     if probe != "Memory" or "n_step" not in changes:
         q = module.values(state.critic, observed(name), state, config)
         assert_values(name, q.max(axis=-1))
@@ -184,7 +182,7 @@ OF_ROLLOUTS: dict[str, Any] = {
     "decay_steps": 100 * 16 * 16.0,
     "epsilon_steps": 50 * 16 * 16.0,
     "num_epochs": 10,
-    # With biases: an observation of zeros is nothing but zeros without them.
+    # With biases, for an observation of zeros.
     "initialisation": "torch",
 }
 
@@ -252,8 +250,6 @@ def test_bootstrap_that_stops_at_truncation_is_caught() -> None:
     assert smallest(wrong, "rljax/Endless", state, config).max() < 0.6 / (1 - DISCOUNT)
 
 
-# Of streams: inputs and rewards as they are, since a probe's few observations hardly vary, and ends
-# as elsewhere.
 STREAM: dict[str, Any] = {
     "hidden": (32, 32),
     "discount": DISCOUNT,

@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[3]
 
 
 class Pair(NamedTuple):
-    lines: int  # changed lines outside docstrings, as `diff` counts them: removed and added ones
-    # functions and classes that may differ; all others that both have are textually equal
+    lines: int  # removed and added ones outside docstrings, as `diff` counts them
+    # functions and classes that may differ
     own: set[str]
     moved: frozenset[str] = frozenset()  # fields that stand in another place in each
 

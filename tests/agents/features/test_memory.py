@@ -14,7 +14,7 @@ from rljax import buffers
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import ppo, pqn
 from rljax.networks import distributions, memories
-from tests.agents import on_policy, reference
+from tests.agents import on_policy, reference, trees
 from tests.agents.on_policy import ENVS, KEY, STEPS
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
@@ -212,7 +212,7 @@ def test_pqn_remembers_along_rollouts() -> None:
         mixed = np.where(ended, best[t], 0.5 * best[t] + 0.5 * later)
         target[t] = batch.reward[t] + config.discount * (1.0 - batch.terminated[t]) * mixed
     found = jax.jit(pqn.targets)(critic, batch, config)
-    np.testing.assert_allclose(found, target, rtol=1e-4, atol=1e-5)
+    trees.assert_close(found, target)
     loss, metrics = pqn.critic_loss(critic, batch, found)
     np.testing.assert_allclose(loss, 0.5 * np.square(expected - target).mean(), rtol=1e-4)
     np.testing.assert_allclose(metrics["critic/q"], expected.mean(), rtol=1e-4)
