@@ -66,6 +66,26 @@ def along(batch: Transition, terms: np.ndarray, decay: float) -> np.ndarray:
     return result
 
 
+def mixed_returns(batch: Transition, value: np.ndarray, config: Any) -> np.ndarray:
+    """Returns [T, E] over n steps, which bootstrap with the values [T, E] of successors, in shares
+    (1 - lambda) lambda^(n-1); the last gets the rest.
+    """
+    reward = config.reward_scale * np.asarray(batch.reward, np.float64)
+    result = np.zeros(value.shape)
+    for t, e in np.ndindex(value.shape):
+        total, share = 0.0, 1.0
+        for n in range(t, len(value)):
+            total += config.discount ** (n - t) * reward[n, e]
+            follows = 0.0 if batch.terminated[n, e] else value[n, e]
+            whole = total + config.discount ** (n - t + 1) * follows
+            if batch.terminated[n, e] or batch.truncated[n, e] or n == len(value) - 1:
+                result[t, e] += share * whole
+                break
+            result[t, e] += share * (1.0 - config.trace_decay) * whole
+            share *= config.trace_decay
+    return result
+
+
 def rows(x: Any) -> np.ndarray:
     """Rows [T E, ...] of a rollout, in float64."""
     return np.asarray(x, np.float64).reshape(STEPS * ENVS, *np.shape(x)[2:])

@@ -26,9 +26,8 @@ def transitions(seed: int = 0) -> Transition:
     """Three numbers of a state, and three of a goal."""
     batch = reference.transitions(seed, observations=6)
     goal = np.random.default_rng(seed + 100).normal(size=(5, 3)).astype(np.float32)
-    return batch.replace(
-        extras={"actor_observation": jnp.concatenate([batch.observation[:, :3], goal], axis=1)}
-    )
+    seen = jnp.concatenate([batch.observation[:, :3], goal], axis=1)
+    return batch.replace(extras={"actor_observation": seen})
 
 
 def example() -> Any:
@@ -61,9 +60,8 @@ class Reference(value_learning.Networks):
         """
         config, size = self.config, len(action)
         mean, inputs = reference.forward(self.actor, observation)
-        distance = (
-            0.5 * np.square(mean - action).sum(axis=1) + 0.5 * np.log(2.0 * np.pi) * action.shape[1]
-        )
+        distance = 0.5 * np.square(mean - action).sum(axis=1)
+        distance += 0.5 * np.log(2.0 * np.pi) * action.shape[1]
         if config.policy_loss == "awr":
             v = value_learning.state_values(self.value, observation)
             advantage = reference.smallest(self.critics, observation, action)[0] - v
@@ -75,9 +73,8 @@ class Reference(value_learning.Networks):
             clipped = np.clip(mean, -1.0, 1.0)
             q, slope = reference.smallest(self.critics, observation, clipped)
             scale = np.abs(q).mean() + 1e-6
-            change = (
-                config.imitation_weight * (mean - action) - slope * (mean == clipped) / scale
-            ) / size
+            change = config.imitation_weight * (mean - action)
+            change = (change - slope * (mean == clipped) / scale) / size
             metrics = {"actor/q": q.mean(), "actor/imitation": distance.mean()}
             metrics["actor/loss"] = -q.mean() / scale + config.imitation_weight * distance.mean()
         return metrics, reference.backward(self.actor, inputs, change)[0]
@@ -124,9 +121,8 @@ def test_begins_as_the_authors_do() -> None:
     limit = np.sqrt(6.0 / (16 + 2))
     actor, value, critic = (x.parameters.params for x in (state.actor, state.value, state.critic))
     kernel = np.asarray(actor["output"]["kernel"])
-    assert 0.05 * limit < np.abs(kernel).max() <= 0.1 * limit, (
-        "a tenth of the others: a hundredth of their variance"
-    )
+    # A tenth of the others: a hundredth of their variance.
+    assert 0.05 * limit < np.abs(kernel).max() <= 0.1 * limit
     assert "norm_0" not in actor
     assert "norm_0" in value
     assert "norm_0" in critic["members"]
@@ -149,10 +145,8 @@ def test_every_torso_learns(torso: Any) -> None:
 def test_progressive_losses_are_of_a_part_of_the_steps_in_every_network() -> None:
     config = dataclasses.replace(CONFIG, torso="iru", compute=12, hidden=(8,))
     state, batch = gciql.init(KEY, SPEC, config), transitions()
-    whole, none, part = (
-        update(state, batch, KEY, 0, dataclasses.replace(config, progressive=alpha))[0]
-        for alpha in (None, 0.0, 1.0)
-    )
+    configs = (dataclasses.replace(config, progressive=alpha) for alpha in (None, 0.0, 1.0))
+    whole, none, part = (update(state, batch, KEY, 0, x)[0] for x in configs)
     for name in ("actor", "critic", "value"):
         first, second, third = (getattr(x, name).optimiser_state[0].mu for x in (whole, none, part))
         trees.assert_close(first, second, rtol=1e-5, atol=1e-7)
@@ -178,15 +172,12 @@ def test_refuses_more_than_all_goals(name: str) -> None:
 
 
 def test_refuses_thinking_where_there_is_nothing_to_do_twice() -> None:
-    with pytest.raises(
-        ValueError, match=r"--config\.compute is 3, --config\.torso mlp has nothing to do more"
-    ):
+    message = r"--config\.compute is 3, --config\.torso mlp has nothing to do more"
+    with pytest.raises(ValueError, match=message):
         gciql.check(SPEC, dataclasses.replace(CONFIG, compute=3))
 
 
-# A chain of states, each with a step to the left and one to the right in the data, in trajectories
-# of that one step.
-
+# A chain of states, with trajectories of one step to the left or to the right.
 LENGTH, SHARE, DISCOUNT, EXPECTILE = 6, 0.5, 0.9, 0.9
 
 
@@ -195,13 +186,9 @@ def chain() -> Transition:
     place, action = np.repeat(np.arange(LENGTH), 2), np.tile([-1.0, 1.0], LENGTH)
     after = np.clip(place + action, 0, LENGTH - 1).astype(int)
     one_hot, never = np.eye(LENGTH, dtype=np.float32), np.zeros(2 * LENGTH, bool)
-    columns: Any = (
-        one_hot[place],
-        action[:, None].astype(np.float32),
-        np.zeros(2 * LENGTH, np.float32),
-    )
-    rest: Any = (never, ~never, one_hot[after])
-    return Transition(*columns, *rest)
+    actions, nothing = action[:, None].astype(np.float32), np.zeros(2 * LENGTH, np.float32)
+    columns: Any = (one_hot[place], actions, nothing, never, ~never, one_hot[after])
+    return Transition(*columns)
 
 
 def table() -> np.ndarray:
@@ -217,9 +204,8 @@ def table() -> np.ndarray:
     ends = itself / (itself + twin)
     v, place = np.zeros((LENGTH, LENGTH)), np.arange(LENGTH)
     for _ in range(500):
-        q = np.stack(
-            [-1.0 + DISCOUNT * v[np.clip(place + step, 0, LENGTH - 1)] for step in (-1, 1)]
-        )
+        successors = np.clip([place - 1, place + 1], 0, LENGTH - 1)
+        q = -1.0 + DISCOUNT * v[successors]
         q[:, place, place] *= 1.0 - ends
         v = EXPECTILE * q.max(axis=0) + (1.0 - EXPECTILE) * q.min(axis=0)
     return v

@@ -99,31 +99,12 @@ class Reference:
         rows = reference.forward_norms(critic, x.reshape(-1, x.shape[-1]))
         return rows.reshape(*x.shape[:-1], -1)
 
-    def targets(self, batch: Transition) -> np.ndarray:
-        """Returns over n steps, in shares (1 - lambda) lambda^(n-1); the last gets the rest."""
-        config = self.config
-        value = self.q(self.critic, np.asarray(batch.next_observation, np.float64)).max(axis=-1)
-        reward = config.reward_scale * np.asarray(batch.reward, np.float64)
-        found = np.zeros((STEPS, ENVS))
-        for t, e in np.ndindex(STEPS, ENVS):
-            total, share = 0.0, 1.0
-            for n in range(t, STEPS):
-                total += config.discount ** (n - t) * reward[n, e]
-                whole = total
-                if not batch.terminated[n, e]:
-                    whole += config.discount ** (n - t + 1) * value[n, e]
-                if batch.terminated[n, e] or batch.truncated[n, e] or n == STEPS - 1:
-                    found[t, e] += share * whole
-                    break
-                found[t, e] += share * (1.0 - config.trace_decay) * whole
-                share *= config.trace_decay
-        return found
-
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
         config = self.config
         share = min(step * STEPS * ENVS / config.epsilon_steps, 1.0)
         epsilon = (1.0 - share) * config.epsilon_start + share * config.epsilon_end
-        target = self.targets(batch).ravel()
+        value = self.q(self.critic, np.asarray(batch.next_observation, np.float64)).max(axis=-1)
+        target = on_policy.mixed_returns(batch, value, config).ravel()
         observation = np.asarray(batch.observation, np.float64).reshape(-1, 3)
         action, metrics = np.asarray(batch.action).ravel(), []
         rate = config.learning_rate

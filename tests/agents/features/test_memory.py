@@ -19,13 +19,16 @@ from tests.agents.on_policy import ENVS, KEY, STEPS
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 WIDTH = 4
+SIZES: Any = {
+    "num_steps": STEPS,
+    "num_envs": ENVS,
+    "batch_size": STEPS * ENVS,
+    "num_epochs": 1,
+    "memory": "gru",
+    "memory_hidden": (WIDTH,),
+}
 CONFIG = ppo.Config(
-    num_steps=STEPS,
-    num_envs=ENVS,
-    batch_size=STEPS * ENVS,
-    num_epochs=1,
-    memory="gru",
-    memory_hidden=(WIDTH,),
+    **SIZES,
     actor_hidden=(5,),
     learning_rate=1e-2,
     entropy_cost=0.1,
@@ -50,11 +53,8 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 def cell(p: dict[str, np.ndarray], observation: np.ndarray, h: np.ndarray) -> np.ndarray:
     """A dense layer with tanh, and one step of a GRU."""
     x = np.tanh(observation @ p["hidden/kernel"] + p["hidden/bias"])
-    w, u, b = (
-        np.split(p["input"], 3, axis=1),
-        np.split(p["memory"], 3, axis=1),
-        np.split(p["bias"], 3),
-    )
+    w, u = (np.split(p[name], 3, axis=1) for name in ("input", "memory"))
+    b = np.split(p["bias"], 3)
     r, z = (sigmoid(x @ w[i] + b[i] + h @ u[i]) for i in (0, 1))
     n = np.tanh(x @ w[2] + b[2] + r * (h @ u[2] + p["inner"]))
     return (1.0 - z) * n + z * h
@@ -80,9 +80,8 @@ def value(p: dict[str, np.ndarray], features: np.ndarray) -> np.ndarray:
 def loss(p: dict[str, np.ndarray], batch: Any, advantage: np.ndarray, target: np.ndarray) -> float:
     """Of the whole rollout."""
     features = unrolled(p, batch)[0]
-    scaled = (batch.extras["raw"] - features @ p["actor/kernel"] - p["actor/bias"]) / np.exp(
-        p["log_std"]
-    )
+    mean = features @ p["actor/kernel"] + p["actor/bias"]
+    scaled = (batch.extras["raw"] - mean) / np.exp(p["log_std"])
     log_prob = (-0.5 * scaled**2 - p["log_std"] - 0.5 * np.log(2 * np.pi)).sum(axis=-1)
     ratio = np.exp(log_prob - batch.extras["log_prob"])
     clipped = np.clip(ratio, 1 - CONFIG.clip_ratio, 1 + CONFIG.clip_ratio)
@@ -121,21 +120,17 @@ def test_updates_equal_the_papers() -> None:
     error = exact.reward - now
     error += CONFIG.discount * (1.0 - exact.terminated) * value(before, successors)
     advantage = on_policy.along(batch, error, CONFIG.discount * CONFIG.trace_decay)
-    target = advantage + now
 
-    names = list(before)
-    gradient = reference.differences(
-        lambda values: loss(dict(zip(names, values, strict=True)), exact, advantage, target),
-        list(before.values()),
-    )
+    def of(arrays: list[np.ndarray]) -> float:
+        return loss(dict(zip(before, arrays, strict=True)), exact, advantage, advantage + now)
+
+    gradient = reference.differences(of, list(before.values()))
     gradient = reference.limited(gradient, CONFIG.max_grad_norm)
     adam = reference.Adam(CONFIG.learning_rate, CONFIG.adam_epsilon)
     expected = adam.step(list(before.values()), gradient)
     state, metrics = jax.jit(ppo.update)(state, batch, KEY, 0, CONFIG)
-    for name, found, wanted in zip(
-        names, named(state.actor_critic.parameters).values(), expected, strict=True
-    ):
-        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=2e-5, err_msg=name)
+    after = list(named(state.actor_critic.parameters).values())
+    trees.assert_close(after, expected, rtol=1e-3, atol=2e-5)
     np.testing.assert_allclose(metrics["critic/value"], now.mean(), rtol=1e-4)
 
 
@@ -146,10 +141,11 @@ def test_minibatches_are_whole_rollouts_of_some_environments() -> None:
     order = np.asarray(distributions.permutation(KEY, ENVS))
     assert drawn.observation.shape == (ENVS, STEPS, 1, 3)
     for n, e in enumerate(order):
-        np.testing.assert_array_equal(drawn.observation[n, :, 0], batch.observation[:, e])
+        part = (drawn.observation, drawn.extras["first"], reward)
+        whole = (batch.observation, batch.extras["first"], batch.reward)
+        for one, other in zip(part, whole, strict=True):
+            np.testing.assert_array_equal(one[n, :, 0], other[:, e])
         np.testing.assert_array_equal(drawn.extras["memory"][0][n, 0], batch.extras["memory"][0][e])
-        np.testing.assert_array_equal(drawn.extras["first"][n, :, 0], batch.extras["first"][:, e])
-        np.testing.assert_array_equal(reward[n, :, 0], batch.reward[:, e])
 
 
 def test_a_minibatch_is_at_least_one_environments_rollout() -> None:
@@ -177,17 +173,7 @@ def test_a_memory_has_one_torso() -> None:
 @pytest.mark.learn
 def test_pqn_remembers_along_rollouts() -> None:
     spec = EnvSpec("test/Discrete-v0", (3,), 2, discrete=True)
-    config = pqn.Config(
-        num_steps=STEPS,
-        num_envs=ENVS,
-        batch_size=STEPS * ENVS,
-        num_epochs=1,
-        hidden=(5,),
-        memory="gru",
-        memory_hidden=(WIDTH,),
-        layer_norm=False,
-        trace_decay=0.5,
-    )
+    config = pqn.Config(**SIZES, hidden=(5,), layer_norm=False, trace_decay=0.5)
     critic = reference.state(pqn, spec, config).critic.parameters
     action = np.random.default_rng(3).integers(0, 2, (STEPS, ENVS))
     batch = rollout().replace(action=jnp.asarray(action, jnp.int32))
@@ -205,12 +191,7 @@ def test_pqn_remembers_along_rollouts() -> None:
             q, memory = values(batch.observation[t, e], memory)
             expected[t, e] = q[int(batch.action[t, e])]
             best[t, e] = values(batch.next_observation[t, e], memory)[0].max()
-    target = np.zeros((STEPS, ENVS))
-    for t in reversed(range(STEPS)):
-        ended = (batch.terminated[t] | batch.truncated[t]) if t < STEPS - 1 else np.ones(ENVS, bool)
-        later = 0.0 if t == STEPS - 1 else target[t + 1]
-        mixed = np.where(ended, best[t], 0.5 * best[t] + 0.5 * later)
-        target[t] = batch.reward[t] + config.discount * (1.0 - batch.terminated[t]) * mixed
+    target = on_policy.mixed_returns(batch, best, config)
     found = jax.jit(pqn.targets)(critic, batch, config)
     trees.assert_close(found, target)
     loss, metrics = pqn.critic_loss(critic, batch, found)
