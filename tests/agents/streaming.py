@@ -185,3 +185,25 @@ def assert_network(actual: Any, expected: Network) -> None:
     layers = reference.layers(parameters_of(actual).params)
     for left, right in zip(layers, expected.parameters, strict=True):
         np.testing.assert_allclose(left, right, rtol=2e-3, atol=2e-5)
+
+
+def first(stream: Transition) -> Transition:
+    """The first transition of a stream."""
+    return jax.tree.map(lambda x: jnp.asarray(x[0]), stream)
+
+
+def assert_equals(module: Any, spec: EnvSpec, config: Any, stream: Transition) -> None:
+    """The critic follows Q(lambda), or TD(lambda) where actions do not matter."""
+    fresh = state(module, spec, config)
+    critic = Network(fresh.critic)
+    optimiser = ObGD(critic, config.critic_kappa, config)
+    found = follow(module, fresh, stream, config)
+    for t, (observation, action, reward, following, done, row) in enumerate(rows(stream, config)):
+        chosen = action if spec.discrete else 0
+        target = reward + config.discount * (1 - done) * critic(following).max()
+        optimiser.step(
+            lambda parameters, x=observation, chosen=chosen: critic(x, parameters)[chosen],
+            target - critic(observation)[chosen],
+            done or not row.extras.get("greedy", True),
+        )
+        assert_network(found[t].critic, critic)

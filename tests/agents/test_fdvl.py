@@ -114,13 +114,11 @@ def minimum(q: np.ndarray, **changes: Any) -> float:
     @jax.vmap
     def loss(v: Any) -> Any:
         of_v: Any = lambda observation: jnp.full((len(q), 1), v)  # noqa: E731
-        z = jnp.asarray(q)[None] - v
-        scale = jnp.exp(
-            jnp.maximum(jnp.minimum(z / config.temperature, config.max_exponent).max(), -1.0)
-        )
         loss = fdvl.value_loss(of_v, jnp.asarray(q)[None], batch, config)[0]
-        # The rescaling depends on V.
-        return loss * scale if config.divergence == "reverse_kl" else loss
+        if config.divergence != "reverse_kl":
+            return loss
+        z = jnp.minimum((jnp.asarray(q) - v) / config.temperature, config.max_exponent)
+        return loss * jnp.exp(jnp.maximum(z.max(), -1.0))  # the rescaling depends on V
 
     return float(grid[int(np.argmin(loss(grid)))])
 
@@ -154,9 +152,8 @@ def test_far_below_the_value_chi_square_pushes_v_down() -> None:
     batch = reference.transitions()
     of_v: Any = lambda observation: jnp.full((5, 1), 10.0)  # noqa: E731
     config = dataclasses.replace(CONFIG, divergence="chi_square", optimism=1.0)
-    losses = [
-        fdvl.value_loss(of_v, jnp.full((1, 5), q), batch, config)[0] for q in (12.0, 9.0, 6.0, 0.0)
-    ]
+    values = (jnp.full((1, 5), q) for q in (12.0, 9.0, 6.0, 0.0))
+    losses = [fdvl.value_loss(of_v, q, batch, config)[0] for q in values]
     np.testing.assert_allclose(losses, [3.0, 0.0, 0.0, 15.0], rtol=1e-6, atol=1e-6)
 
 
@@ -169,11 +166,9 @@ def test_v_is_normalised_and_the_critics_are_not() -> None:
 
 
 def test_uniform_actions_of_discrete_spaces_are_refused() -> None:
+    spec = EnvSpec("CartPole-v1", (4,), 2, discrete=True)
     with pytest.raises(ValueError, match=r"^--config\.uniform-actions is for continuous actions"):
-        fdvl.check(
-            EnvSpec("CartPole-v1", (4,), 2, discrete=True),
-            dataclasses.replace(CONFIG, uniform_actions=1),
-        )
+        fdvl.check(spec, dataclasses.replace(CONFIG, uniform_actions=1))
 
 
 # Of Div99/XQL dff09af, offline/reproduce/: the flags of each script that is for one set, but for

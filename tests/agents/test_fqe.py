@@ -63,8 +63,8 @@ update = jax.jit(fqe.update)
     "judged", [True, pytest.param(False, marks=pytest.mark.learn)], ids=["a base", "the data's"]
 )
 def test_updates_equal_the_papers(judged: bool) -> None:
-    state, (base, actor) = reference.state(fqe, SPEC, CONFIG), cloned()
-    data = columns(reference.transitions(9, 12))
+    (base, actor), data = cloned(), columns(reference.transitions(9, 12))
+    state = reference.state(fqe, SPEC, CONFIG)
     state = fqe.prepare(fqe.use_base(state, base, CONFIG) if judged else state, data, CONFIG)
     critics, targets = reference.critics(state.critic), reference.critics(state.target_critic)
     adam = reference.Adam(CONFIG.critic_lr)
@@ -152,24 +152,20 @@ def test_values_are_those_of_the_policy() -> None:
     )
 
     @jax.jit
-    def learnt(state: fqe.State, keys: Any) -> Any:
+    def learnt(state: fqe.State) -> Any:
         def one(state: fqe.State, inputs: Any) -> Any:
             key, step = inputs
             rows = jax.random.randint(key, (64,), 0, len(data.reward))
-            state, metrics = fqe.update(
-                state, jax.tree.map(lambda x: x[rows], data), key, step, config
-            )
+            batch = jax.tree.map(lambda x: x[rows], data)
+            state, metrics = fqe.update(state, batch, key, step, config)
             return state, metrics["value/initial"]
 
-        state = fqe.prepare(state, data, config)
-        return jax.lax.scan(one, state, (keys, jnp.arange(len(keys))))[1][-200:].mean()
+        inputs = (jax.random.split(KEY, 2_000), jnp.arange(2_000))
+        return jax.lax.scan(one, fqe.prepare(state, data, config), inputs)[1][-200:].mean()
 
     state = fqe.init(KEY, CHAIN, config)
-    values = []
-    for action in (0, 1, 2):
-        base = Base(jnp.asarray(action), (), agent, CHAIN, Raw(), None)
-        values.append(learnt(fqe.use_base(state, base, config), jax.random.split(KEY, 2_000)))
-    values.append(learnt(state, jax.random.split(KEY, 2_000)))
+    bases = (Base(jnp.asarray(x), (), agent, CHAIN, Raw(), None) for x in range(3))
+    values = [learnt(fqe.use_base(state, base, config)) for base in bases] + [learnt(state)]
     constant, uniform = (np.eye(2)[np.full(STATES, a)] for a in (0, 1)), np.full((STATES, 2), 0.5)
     expected = np.array([exact(policy) for policy in (*constant, uniform, uniform)])
     assert np.ptp(expected) > 0.5, "the policies differ"

@@ -27,10 +27,8 @@ def fresh(config: stream_ac.Config) -> stream_ac.State:
 
 
 def example() -> Any:
-    stream = streaming.transitions(
-        0, 5, SPEC, raw=np.random.default_rng(1).normal(size=(5, 2)).astype(np.float32)
-    )
-    return SPEC, CONFIG, jax.tree.map(lambda x: jnp.asarray(x[0]), stream)
+    raw = np.random.default_rng(1).normal(size=(5, 2)).astype(np.float32)
+    return SPEC, CONFIG, streaming.first(streaming.transitions(0, 5, SPEC, raw=raw))
 
 
 def softplus(x: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ KEY = jax.random.key(0)
 
 
 def example() -> Any:
-    row = jax.tree.map(lambda x: jnp.asarray(x[0]), streaming.transitions(0, 5, SPEC))
+    row = streaming.first(streaming.transitions(0, 5, SPEC))
     # Else it waits for the next action.
     return SPEC, CONFIG, row.replace(terminated=jnp.asarray(True))
 

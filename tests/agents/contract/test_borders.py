@@ -18,7 +18,7 @@ import pytest
 from rljax import agent as contract
 from rljax.agent import float_fields
 from tests.agents.contract.representatives import quick
-from tests.agents.contract.test_contract import AGENTS, KEY, example, last_step, scalars, subject
+from tests.agents.contract.test_contract import AGENTS, KEY, example, last_step, scalars
 
 SMALLEST = (-100.0, -1.0, -1e-6, 0.0, 1e-30)
 FLOATS = (*SMALLEST, 1.0 - 1e-9, 1.0, 1.0 + 1e-6, 1e39, np.nan, np.inf, -np.inf)
@@ -54,20 +54,20 @@ CASES = [
 
 
 def configured(name: str, changes: Any) -> Any:
-    return dataclasses.replace(subject(name).config, **changes)
+    return dataclasses.replace(example(name)[2], **changes)
 
 
 @functools.cache
 def programs(name: str) -> tuple[Any, Any]:
     """`init` and `update`, compiled once for all floats."""
-    module, spec = subject(name).module, subject(name).spec
+    module, spec, *_ = example(name)
     init = jax.jit(lambda config: module.init(KEY, spec, config))
     return init, jax.jit(lambda *of: module.update(*of))
 
 
 def is_refused(name: str, config: Any) -> bool:
     """Whether a Config is refused in a message that names the flag."""
-    module, spec = subject(name).module, subject(name).spec
+    module, spec, *_ = example(name)
     try:
         contract.check(module, spec, config)
         module.experience(config).check()
@@ -78,7 +78,7 @@ def is_refused(name: str, config: Any) -> bool:
 
 def followed(name: str, config: Any) -> Any:
     """A Config whose schedules are in steps, and floats in float32."""
-    module = subject(name).module
+    module = example(name)[0]
     config = module.schedule(config, 10.0) if hasattr(module, "schedule") else config
     given = {field: getattr(config, field) for field in float_fields(type(config))}
     floats = {x: None if y is None else jnp.asarray(y, jnp.float32) for x, y in given.items()}
@@ -88,7 +88,7 @@ def followed(name: str, config: Any) -> Any:
 def assert_finite(name: str, config: Any) -> None:
     """Two updates keep everything finite."""
     init, update = programs(name)
-    config, batch = followed(name, config), subject(name).batch
+    config, batch = followed(name, config), example(name)[3]
     state = init(config)
     for step in (last_step(config), 2 * last_step(config) + 1):
         state, metrics = update(state, batch, KEY, jnp.asarray(step, jnp.int32), config)
@@ -122,13 +122,13 @@ def test_floats_at_their_borders_are_refused_or_finite(name: str, changes: Any) 
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in AGENTS if hasattr(subject(name).config, "reward_scale")]
+    "name", [name for name in AGENTS if hasattr(example(name)[2], "reward_scale")]
 )
 @pytest.mark.parametrize("value", [-1.0, 0.0])
 def test_rewards_are_neither_turned_round_nor_lost(name: str, value: float) -> None:
     config = configured(name, {"reward_scale": value})
     with pytest.raises(ValueError, match=r"^--config.reward-scale is -?\d, it must be .* above 0"):
-        contract.check(subject(name).module, subject(name).spec, config)
+        contract.check(*example(name)[:2], config)
 
 
 def integers(config: Any) -> list[str]:
@@ -142,7 +142,7 @@ def integers(config: Any) -> list[str]:
 
 def wrong_integers(name: str) -> list[str]:
     """Those that are accepted and cannot be, or do not fit."""
-    config, wrong, accepted = subject(name).config, [], {}
+    config, wrong, accepted = example(name)[2], [], {}
     for field in integers(config):
         several = isinstance(getattr(config, field), tuple)
         for value in INTEGERS:
@@ -164,7 +164,7 @@ def wrong_integers(name: str) -> list[str]:
 
 def misfit(name: str, config: Any) -> str:
     """The error of tracing an agent with a Config, or ""."""
-    module, spec, _, batch = subject(name)[:4]
+    module, spec, _, batch = example(name)
     try:
         state = jax.eval_shape(lambda: module.init(KEY, spec, config))
         step = jax.ShapeDtypeStruct((), jnp.int32)

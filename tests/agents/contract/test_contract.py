@@ -502,10 +502,10 @@ def test_weights_and_priorities_are_those_of_the_rows(name: str) -> None:
 def test_targets_follow_at_their_rate(name: str) -> None:
     one = subject(name)
     new, _ = one.update(one.state, one.batch, KEY, last_step(one.config), one.config)
-    rate = one.config.target_rate
     for target, online in targets(one.state):
+        rate = one.config.target_rate
         expected = jax.tree.map(
-            lambda old, towards: (1.0 - rate) * np.asarray(old) + rate * np.asarray(towards),
+            lambda old, new, rate=rate: (1.0 - rate) * np.asarray(old) + rate * np.asarray(new),
             getattr(one.state, target),
             parameters_of(getattr(new, online)),
         )

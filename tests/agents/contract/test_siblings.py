@@ -31,14 +31,9 @@ USUAL = {"Config", "check", "init", "update"}
 EVERY = USUAL | LOSSES | {"State", "act"}
 
 # Another loss: some 40 lines. Another critic's head: some 90. Past 130 they are relatives, not
-# siblings, and the budget only holds them where they are. Of these lines, `experience` is 1
-# (iql, ifql), 6 (goals may be replaced), 11 (a replay, and a data set that goes on with one) or 23
-# (iql, gciql); `value` is 2 (another way to normalise) or 4 (one agent has none); the agent's name
-# in `require_vectors` is 2; `acting` of one agent is 2. Pictures that one agent takes are 16 to 18,
-# with discrete actions 23 to 25; draws by priority 6; noise that lasts 10 to 13; heads that
-# classify values 12 to 17; rebrac's falling penalty 18. What RLPD and WSRL change of sac (targets
-# without entropy, a share of its target entropy, the critics that the actor follows, shifted
-# rewards, several next actions, networks of their own) is 15 to 40.
+# siblings, and the budget only holds them where they are. What one has alone counts, too: pictures
+# 16 to 25, a replay beside data 11 to 23, goals 6, draws by priority 6, noise that lasts 10 to 13,
+# heads that classify values 12 to 17, a falling penalty 18, RLPD's and WSRL's settings 15 to 40.
 PAIRS: dict[tuple[str, str], Pair] = {
     ("sac", "td3"): Pair(lines=140, own=EVERY),
     ("sac", "sac_discrete"): Pair(lines=173, own=EVERY),

@@ -76,14 +76,19 @@ def test_what_is_taken_can_be_learnt_from(name: str, observation: str, action: s
     """Traced, and not compiled."""
     module: Any = registry.load_agent(name)
     spec = with_cost(table.spec(observation, action))
-    learner = Learner(module, spec, 1)
-    hyper = learner.hyperparameters(configuration.stack(module.Config(), 1))
-    keys = jax.eval_shape(jax.vmap(jax.random.key), np.zeros(1, np.uint32))
     data = recorded(spec).transitions if table.source(name) else None
-    state = jax.eval_shape(lambda keys, data: learner.init(keys, hyper, data), keys, data)
+    learner, hyper, state = begun(module, Learner(module, spec, 1), data)
     seen = spec.shaped(1, hyper.experience.num_envs)
     actions, _ = jax.eval_shape(lambda state, seen: learner.act(state, seen, hyper), state, seen)
     assert (actions.shape[2:], actions.dtype) == (spec.action_shape, spec.action_dtype)
+
+
+def begun(module: Any, learner: Learner, data: Any) -> tuple[Learner, Any, Any]:
+    """A learner with its hyperparameters and the shapes of its State."""
+    hyper = learner.hyperparameters(configuration.stack(module.Config(), 1))
+    keys = jax.eval_shape(jax.vmap(jax.random.key), np.zeros(1, np.uint32))
+    state = jax.eval_shape(lambda keys, data: learner.init(keys, hyper, data), keys, data)
+    return learner, hyper, state
 
 
 def recorded(spec: contract.EnvSpec, rows: int = 8) -> datasets.OfflineDataset:
@@ -92,7 +97,8 @@ def recorded(spec: contract.EnvSpec, rows: int = 8) -> datasets.OfflineDataset:
     action = np.zeros((rows, *spec.action_shape), np.int32 if spec.discrete else np.float32)
     nothing, ends = np.zeros(rows, bool), np.arange(rows) % 4 == 3
     known = {"choices": list(spec.choices)} if spec.choices else {"num_actions": spec.action_size}
-    rewards, costs = np.arange(rows, dtype=np.float32), {"cost": np.zeros(rows, np.float32)}
+    costs = {"cost": np.zeros(rows, np.float32)}
+    rewards = np.arange(rows, dtype=np.float32)
     transitions: Any = contract.Transition(seen, action, rewards, nothing, ends, seen, costs)
     bounds = None if spec.discrete else (-np.ones(spec.action_size), np.ones(spec.action_size))
     made = datasets.OfflineDataset(
@@ -125,10 +131,7 @@ def test_what_is_taken_can_be_learnt_from_data(name: str, observation: str, acti
             lambda replay: buffers.Mixed.of(replay, 0.5, (1.0, 0.0))
         )
 
-    learner = Learner(module, spec, 1, declared)
-    hyper = learner.hyperparameters(configuration.stack(config, 1))
-    keys = jax.eval_shape(jax.vmap(jax.random.key), np.zeros(1, np.uint32))
-    state = jax.eval_shape(lambda keys, data: learner.init(keys, hyper, data), keys, data)
+    learner, hyper, state = begun(module, Learner(module, spec, 1, declared), data)
     state = jax.eval_shape(
         lambda state, data: learner.prepare(state, data, hyper.config), state, data
     )

@@ -16,7 +16,7 @@ from rljax.agent import Transition
 from rljax.agents import dqn
 from rljax.networks import noise
 from tests.agents import reference, trees
-from tests.agents.test_dqn import ACTIONS, CONFIG, KEY, SPEC, act, fresh, transitions, update
+from tests.agents.test_dqn import CONFIG, KEY, SPEC, act, fresh, transitions, update
 from tests.helpers import small_runs
 from tests.networks.test_heads import projection, quantile_loss, softmax
 
@@ -30,9 +30,8 @@ def drawn(seed: int, config: dqn.Config) -> Transition:
     if not config.prioritised:
         return batch
     weight = np.random.default_rng(seed).uniform(0.2, 1.0, 5)
-    return batch.replace(
-        extras={**batch.extras, "row": np.arange(5), "weight": jnp.asarray(weight, jnp.float32)}
-    )
+    weights = {"row": np.arange(5), "weight": jnp.asarray(weight, jnp.float32)}
+    return batch.replace(extras={**batch.extras, **weights})
 
 
 class Reference:
@@ -83,47 +82,44 @@ class Reference:
         else:
             target = reward[:, None] + discount[:, None] * following
             value = target.mean(axis=-1)
-        found = self.outputs(self.critic, batch.observation)[rows, action]
         weight = np.asarray(batch.extras.get("weight", np.ones(5)), np.float64)
 
-        slope, width = np.zeros(found.shape), 1e-6  # of each row's own loss, by differences
-        for k, unit in enumerate(width * np.eye(self.number)):
-            up, down = (self.losses(found + x, target) for x in (unit, -unit))
-            slope[:, k] = (up - down) / (2 * width)
-        change = np.zeros((5, ACTIONS, self.number))
-        change[rows, action] = weight[:, None] * slope / 5
-        if config.dueling:
-            value_change = change.sum(axis=1, keepdims=True)
-            advantages = change - change.mean(axis=1, keepdims=True)
-            change = np.concatenate([value_change, advantages], axis=1)
-        kept = reference.forward(self.critic, np.asarray(batch.observation, np.float64))[1]
-        gradient = reference.backward(self.critic, kept, change.reshape(5, -1))[0]
-        gradient = reference.limited([gradient], config.max_grad_norm)
-        (self.critic,) = self.adam.step([self.critic], gradient)
-        (self.target,) = reference.towards([self.critic], [self.target], config.target_rate)
+        def chosen(critic: Any) -> np.ndarray:
+            return self.outputs(critic, batch.observation)[rows, action]
+
+        def loss(critic: Any) -> float:
+            return (weight * self.losses(chosen(critic), target)).mean()
+
+        found = chosen(self.critic)
         losses = self.losses(found, target)
-        metrics = {"critic/loss": (weight * losses).mean(), "critic/q": self.mean(found).mean()}
-        metrics |= {
+        gradient = reference.differences(loss, self.critic)
+        gradient = reference.limited(gradient, config.max_grad_norm)
+        self.critic = self.adam.step(self.critic, gradient)
+        self.target = reference.towards(self.critic, self.target, config.target_rate)
+        metrics = {
+            "critic/loss": (weight * losses).mean(),
+            "critic/q": self.mean(found).mean(),
             "critic/target": value.mean(),
             "actor/epsilon": 1.0 + (config.epsilon_end - 1.0) * min(step / 30, 1),
         }
         if config.distribution == "c51":
             values = reward[:, None] + discount[:, None] * self.support
             beyond = (values < config.v_min - 1e-6) | (values > config.v_max + 1e-6)
-            metrics |= {"critic/clipped": (softmax(following) * beyond).sum(axis=-1).mean()}
-        if config.distribution == "c51":  # the divergence, without the target's own entropy
+            metrics["critic/clipped"] = (softmax(following) * beyond).sum(axis=-1).mean()
+            # The divergence, without the target's own entropy.
             safe = np.where(target > 0, target, 1.0)
             return metrics, losses + (target * np.log(safe)).sum(axis=-1)
         return metrics, np.abs(self.mean(found) - value)
 
 
+EVERY = {"double": True, "dueling": True, "n_step": 3}
 CASES = {
     "c51": C51,
     "c51, double, dueling, n steps, priorities": C51
-    | {"double": True, "dueling": True, "n_step": 3, "prioritised": 0.5, "max_grad_norm": 0.1},
+    | EVERY
+    | {"prioritised": 0.5, "max_grad_norm": 0.1},
     "quantiles": QUANTILES | {"discount": 0.8},
-    "quantiles, double, dueling, n steps": QUANTILES
-    | {"double": True, "dueling": True, "n_step": 3},
+    "quantiles, double, dueling, n steps": QUANTILES | EVERY,
     "priorities": {"prioritised": 0.6, "loss": "squared"},
 }
 
