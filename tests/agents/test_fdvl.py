@@ -214,8 +214,8 @@ CONFIGS = {"antmaze": (10.0, None, False), "kitchen": (0.5, 0.1, True), "mujoco"
 def domain(name: str) -> str:
     """The file of configs/ for a set."""
     task = name.split("-")[0]
-    of = {"antmaze": "antmaze", "halfcheetah": "mujoco", "hopper": "mujoco", "walker2d": "mujoco"}
-    return of.get(task, "kitchen")
+    locomotion = task in ("halfcheetah", "hopper", "walker2d")
+    return task if task == "antmaze" else "mujoco" if locomotion else "kitchen"
 
 
 @pytest.mark.parametrize(
@@ -224,9 +224,7 @@ def domain(name: str) -> str:
 )
 def test_presets_are_the_authors_commands(variant: str | None, name: str, command: str) -> None:
     flags = dict(flag.removeprefix("--").split("=") for flag in command.split())
-    divergence = {"reverse-KL": "reverse_kl"}.get(
-        flags.get("f", "reverse-KL"), flags.get("f", "").replace("-", "_")
-    )
+    divergence = flags.get("f", "reverse-KL").replace("-", "_").lower()
     config = registry.preset("fdvl", fdvl, None, f"d4rl/{name}", variant=variant)
     assert config.divergence == divergence
     # train_offline.py's defaults.
@@ -237,9 +235,9 @@ def test_presets_are_the_authors_commands(variant: str | None, name: str, comman
         assert config.max_exponent == float(flags.get("max_clip", 7.0))
     else:
         assert config.optimism == float(flags["temp"])
-    expected = CONFIGS[domain(name)]
-    falls = config.decay_steps == 1.0
-    assert (config.inverse_temperature, config.dropout, falls) == expected
+    assert (config.inverse_temperature, config.dropout, config.decay_steps == 1.0) == CONFIGS[
+        domain(name)
+    ]
     rewards = {"antmaze": "minus_one", "mujoco": "return_range", "kitchen": "none"}
     assert config.reward_transform == rewards[domain(name)]
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import bc, iql, riql
@@ -126,32 +127,26 @@ def test_updates_equal_float64(case: str, spec: EnvSpec) -> None:
         reference.assert_same(targets, expected.targets, "target_critic")
 
 
-def logits_of(actor: Any, observation: np.ndarray) -> np.ndarray:
-    return reference.forward(reference.mlp(actor.mean), np.asarray(observation, np.float64))[0]
-
-
-def softmax(x: np.ndarray) -> np.ndarray:
-    return np.exp(x) / np.exp(x).sum(axis=1, keepdims=True)
-
-
-def shares(action: Any, number: int) -> np.ndarray:
-    """How often each action was chosen, [B, number]."""
-    return np.stack([(np.asarray(action) == a).mean(axis=0) for a in range(number)], axis=1)
-
-
 @agents
-def test_acts_by_the_policy(name: str) -> None:
+@pytest.mark.parametrize("spec", [SPEC, SEVERAL], ids=["one", "several"])
+def test_acts_by_the_policy(name: str, spec: EnvSpec) -> None:
+    """Several actions are chosen side by side."""
     module, config = AGENTS[name]
-    state, observation = reference.state(module, SPEC, config), reference.observed()[:2]
+    state, observation = reference.state(module, spec, config), reference.observed()[:2]
     actor = state.actor.parameters
     assert actor.log_std is None
-    p = softmax(logits_of(actor, observation))
-    act = jax.jit(module.act, static_argnames="explore")
-    several = np.broadcast_to(observation, (5_000, 2, 3))
-    for explore, expected in ((True, p), (False, np.eye(ACTIONS)[p.argmax(axis=1)])):
-        action, extras = act(state, several, KEY, config, explore=explore)
-        assert (action.shape, action.dtype, extras) == ((5_000, 2), np.int32, {})
-        np.testing.assert_allclose(shares(action, ACTIONS), expected, atol=0.03)
+    logits = reference.forward(reference.mlp(actor.mean), np.asarray(observation, np.float64))[0]
+    parts = np.split(logits, np.cumsum(spec.choices)[:-1], axis=1) if spec.choices else [logits]
+    act, many = jax.jit(module.act, static_argnames="explore"), 5_000
+    for explore in (True, False):
+        seen = np.broadcast_to(observation, (many, 2, 3))
+        action, extras = act(state, seen, KEY, config, explore=explore)
+        expected = ((many, 2, *spec.action_shape), np.int32, {})
+        assert (action.shape, action.dtype, extras) == expected
+        for i, part in enumerate(parts):
+            chosen = np.eye(part.shape[1])[np.asarray(action).reshape(many, 2, -1)[..., i]]
+            p = softmax(part, axis=1) if explore else np.eye(part.shape[1])[part.argmax(axis=1)]
+            np.testing.assert_allclose(chosen.mean(axis=0), p, atol=0.03 if explore else 0.0)
 
 
 @pytest.mark.parametrize("name", ["iql", "riql"])
@@ -176,20 +171,3 @@ def test_dropout_also_serves_discrete_actions(name: str) -> None:
         for key in jax.random.split(KEY, 3)
     ]
     assert len(set(losses)) == 3
-
-
-@agents
-def test_several_actions_are_chosen_side_by_side(name: str) -> None:
-    module, config = AGENTS[name]
-    state, observation = reference.state(module, SEVERAL, config), reference.observed()[:2]
-    logits = logits_of(state.actor.parameters, observation)
-    parts = np.split(logits, [SEVERAL.choices[0]], axis=1)
-    greedy, *_ = module.act(state, observation, KEY, config, explore=False)
-    np.testing.assert_array_equal(greedy, np.stack([part.argmax(axis=1) for part in parts], axis=1))
-    assert greedy.dtype == np.int32
-    drawn, _ = jax.jit(module.act, static_argnames="explore")(
-        state, np.broadcast_to(observation, (5_000, 2, 3)), KEY, config, explore=True
-    )
-    for i, part in enumerate(parts):
-        found = shares(drawn[..., i], part.shape[1])
-        np.testing.assert_allclose(found, softmax(part), atol=0.03)
