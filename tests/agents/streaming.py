@@ -32,15 +32,15 @@ def transitions(seed: int, number: int, spec: EnvSpec, **extras: Any) -> Transit
         if spec.discrete
         else np.tanh(generator.normal(size=size))
     )
-    return Transition(
-        observation=seen[index].astype(np.float32),  # pyright: ignore[reportArgumentType]
-        next_observation=seen[index + 1].astype(np.float32),  # pyright: ignore[reportArgumentType]
-        action=action.astype(spec.action_dtype),
-        reward=(5.0 * generator.normal(size=number)).astype(np.float32),
-        terminated=terminated,
-        truncated=truncated,
-        extras=extras,
+    arrays: Any = (
+        seen[index].astype(np.float32),
+        action.astype(spec.action_dtype),
+        (5.0 * generator.normal(size=number)).astype(np.float32),
+        terminated,
+        truncated,
+        seen[index + 1].astype(np.float32),
     )
+    return Transition(*arrays, extras=extras)
 
 
 def state(module: Any, spec: EnvSpec, config: Any) -> Any:

@@ -238,7 +238,7 @@ def test_what_cannot_work_is_refused(
 def test_data_open_the_lock(tmp_path: Path) -> None:
     """Without data it finds nothing but the decoy, which pays 0.05."""
     name = "rljax/CombinationLock-10-discrete"
-    data = {"data": record(tmp_path / "lock.npz", name, 2_000), "seeds": 2}
+    data: Any = {"data": record(tmp_path / "lock.npz", name, 2_000), "seeds": 2}
     finals = {}
     for label, settings in (("data", data), ("none", {"config": {"data_size": 0}})):
         out = tmp_path / label

@@ -86,7 +86,7 @@ def fresh(config: ofql.Config) -> ofql.State:
 @reference.cases(CASES)
 def test_updates_equal_the_papers(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
-    parts = {"actor": reference.field, "average_actor": reference.field}
+    parts: Any = {"actor": reference.field, "average_actor": reference.field}
     value_learning.assert_updates_equal(update, fresh(config), config, Reference, **parts)
 
 

@@ -174,7 +174,7 @@ def test_targets_by_hand() -> None:
     config = dataclasses.replace(CONFIG, discount=0.5, trace_decay=0.5)
     critic: Any = lambda x: jnp.stack([x[..., 0], x[..., 0] - 1.0], axis=-1)  # noqa: E731
     no = np.zeros((4, 1), bool)
-    batch = Transition(
+    arrays: Any = (
         np.array([[[7.0]], [[16.0]], [[7.0]], [[16.0]]]),
         np.zeros((4, 1), np.int32),
         np.array([[1.0], [2.0], [4.0], [8.0]]),
@@ -182,7 +182,8 @@ def test_targets_by_hand() -> None:
         no,
         np.array([[[16.0]], [[32.0]], [[16.0]], [[64.0]]]),
         {"value": np.array([[7.0], [16.0], [7.0], [16.0]])},
-    )  # pyright: ignore
+    )
+    batch = Transition(*arrays)
 
     def found(**ends: Any) -> list[float]:
         targets = jax.jit(pqn.targets, static_argnums=0)
