@@ -146,10 +146,11 @@ CASES = {
         "smoothing_d": 0.6,
         "delay": 2,
     },
-    "above the limit, raw advantages": {
+    "above the limit, raw advantages, entropy": {
         "cost_limit": 9.0,
         "multiplier_rate": 0.3,
         "normalise_advantages": False,
+        "entropy_cost": 0.1,
     },
 }
 
