@@ -1,7 +1,7 @@
-"""In `make test`, an agent whose tests are much like others' is only compared with its equations.
+"""In `make test`, an agent whose tests are much like others' is only compared with its equations:
+the first case is quick and all else is slow.
 
-Of its file, the first case of that comparison is quick and all else is slow. The files of the
-representatives, and tests of what agents share, say themselves what is slow.
+Representatives, and tests of what agents share, say themselves what is slow.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ COMPARISON = re.compile(r"test_(updates|a_stream)_equals?_")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests of agents that are no representatives."""
     compared: set[Path] = set()
     for item in items:
         if (

@@ -1,6 +1,4 @@
-"""Float64 NumPy that streaming agents are checked against, from arXiv:2410.14606,
-with gradients by differences.
-"""
+"""Streaming agents in float64 NumPy, from arXiv:2410.14606, with gradients by differences."""
 
 from __future__ import annotations
 
@@ -22,54 +20,48 @@ LEAK = 0.01
 
 
 def transitions(seed: int, number: int, spec: EnvSpec, **extras: Any) -> Transition:
-    """A stream [T, ...] of three episodes, in which each observation follows on the one before."""
+    """Three episodes [T, ...], in which each observation follows on the one before."""
     generator = np.random.default_rng(seed)
-    seen = (3.0 + 2.0 * generator.normal(size=(number + 3, *spec.observation_shape))).astype(
-        np.float32
-    )
-    ends = {number // 3: "terminated", number // 2: "truncated"}  # the third goes on
-    rows = {name: [] for name in ("observation", "next_observation")}
-    index = 0
-    for t in range(number):
-        rows["observation"].append(seen[index])
-        rows["next_observation"].append(seen[index + 1])
-        index += 2 if t in ends else 1
+    seen = 3.0 + 2.0 * generator.normal(size=(number + 3, *spec.observation_shape))
+    t = np.arange(number)
+    terminated, truncated = t == number // 3, t == number // 2  # the third episode goes on
+    index = t + np.concatenate([[0], np.cumsum(terminated | truncated)[:-1]])
     size = (number,) if spec.discrete else (number, spec.action_size)
     action = (
         generator.integers(spec.action_size, size=size)
         if spec.discrete
         else np.tanh(generator.normal(size=size))
     )
-    fields: dict[str, Any] = dict(
-        observation=np.stack(rows["observation"]),
-        next_observation=np.stack(rows["next_observation"]),
-        action=action.astype(spec.action_dtype),
-        reward=(5.0 * generator.normal(size=number)).astype(np.float32),
-        terminated=np.array([ends.get(t) == "terminated" for t in range(number)]),
-        truncated=np.array([ends.get(t) == "truncated" for t in range(number)]),
-        extras=extras,
+    arrays: Any = (
+        seen[index].astype(np.float32),
+        action.astype(spec.action_dtype),
+        (5.0 * generator.normal(size=number)).astype(np.float32),
+        terminated,
+        truncated,
+        seen[index + 1].astype(np.float32),
     )
-    return Transition(**fields)
+    return Transition(*arrays, extras=extras)
 
 
 def state(module: Any, spec: EnvSpec, config: Any) -> Any:
     """A State as `init` makes it, but for its networks: no parameter is 0."""
     generator = np.random.default_rng(0)
     fresh = jax.jit(lambda key: module.init(key, spec, config))(jax.random.key(0))
-    drawn = {}
-    for name in ("actor", "critic"):
-        if hasattr(fresh, name):
-            trained = getattr(fresh, name)
-            parameters = jax.tree.map(
-                lambda x: jnp.asarray(generator.normal(0.0, 0.3, size=x.shape), x.dtype),
-                trained.parameters,
-            )
-            drawn[name] = trained.replace(parameters=parameters)
-    return fresh.replace(**drawn)
+
+    def draw(x: jax.Array) -> jax.Array:
+        return jnp.asarray(generator.normal(0.0, 0.3, size=x.shape), x.dtype)
+
+    trained = {name: getattr(fresh, name) for name in ("actor", "critic") if hasattr(fresh, name)}
+    return fresh.replace(
+        **{
+            name: x.replace(parameters=jax.tree.map(draw, x.parameters))
+            for name, x in trained.items()
+        }
+    )
 
 
 def follow_agent(module: Any, state: Any, stream: Transition, config: Any) -> list[AgentState]:
-    """The agent after each transition of a stream, with the moments of its observations."""
+    """The agent after each transition, with the moments of its observations."""
     update = jax.jit(functools.partial(agent_state.update, module))
     perceive = jax.jit(functools.partial(agent_state.perceive, module))
     inputs = module.experience(config).inputs
@@ -86,7 +78,7 @@ def follow_agent(module: Any, state: Any, stream: Transition, config: Any) -> li
 
 
 def follow(module: Any, state: Any, stream: Transition, config: Any) -> list[Any]:
-    """The States after each transition of a stream, seen as drivers show them."""
+    """The States after each transition."""
     return [agent.state for agent in follow_agent(module, state, stream, config)]
 
 
@@ -108,36 +100,31 @@ class Network:
 
 
 class Exact(Network):
-    """A `Network` with gradients by PyTorch's rules: the leaky ReLU's slope is 0.01 at exactly 0,
-    too.
-    """
+    """With gradients by PyTorch's rules: the leaky ReLU's slope is 0.01 at exactly 0, too."""
 
     def gradient(self, x: np.ndarray, slope: np.ndarray) -> list[np.ndarray]:
-        """The gradient by each parameter of a quantity whose gradient by the outputs for input `x`
-        is `slope`.
-        """
+        """The parameters' gradient of what has the gradient `slope` by the outputs for `x`."""
         layers = list(zip(self.parameters[::2], self.parameters[1::2], strict=True))
         seen, scores, deviations = [], [], []
         for kernel, bias in layers:
             seen.append(x)
             x = x @ kernel + bias
             deviations.append(np.sqrt(x.var() + 1e-5))
-            scores.append((x - x.mean()) / deviations[-1])
-            x = np.where(scores[-1] > 0, scores[-1], LEAK * scores[-1])
-        found: list[np.ndarray] = []
-        for i in reversed(range(len(layers))):
+            scores.append(score := (x - x.mean()) / deviations[-1])
+            x = np.where(score > 0, score, LEAK * score)
+        gradient: list[np.ndarray] = []
+        for i, (kernel, _) in reversed(list(enumerate(layers))):
             if i < len(layers) - 1:
-                slope = slope * np.where(scores[i] > 0, 1.0, LEAK)
-                slope = (
-                    slope - slope.mean() - scores[i] * (slope * scores[i]).mean()
-                ) / deviations[i]
-            found = [np.outer(seen[i], slope), slope, *found]
-            slope = layers[i][0] @ slope
-        return found
+                score, slope = scores[i], slope * np.where(scores[i] > 0, 1.0, LEAK)
+                slope = slope - slope.mean() - score * (slope * score).mean()
+                slope = slope / deviations[i]
+            gradient = [np.outer(seen[i], slope), slope, *gradient]
+            slope = kernel @ slope
+        return gradient
 
 
 class ObGD:
-    """Optimiser of a `Network` with traces; moves its parameters in place."""
+    """With traces; moves the parameters of a `Network` in place."""
 
     def __init__(self, network: Network, kappa: float, config: Any) -> None:
         self.network, self.kappa, self.config = network, kappa, config
@@ -151,24 +138,17 @@ class ObGD:
         """`gradient` is that of what a positive error raises."""
         decay = self.config.discount * self.config.trace_decay
         self.trace = [decay * e + g for e, g in zip(self.trace, gradient, strict=True)]
-        bound = (
-            self.config.learning_rate
-            * self.kappa
-            * max(abs(error), 1.0)
-            * sum(np.abs(e).sum() for e in self.trace)
-        )
-        size = self.config.learning_rate / max(bound, 1.0)
-        self.network.parameters = [
-            p + size * error * e for p, e in zip(self.network.parameters, self.trace, strict=True)
-        ]
+        size = sum(np.abs(e).sum() for e in self.trace)
+        bound = self.config.learning_rate * self.kappa * max(abs(error), 1.0) * size
+        step = self.config.learning_rate / max(bound, 1.0) * error
+        pairs = zip(self.network.parameters, self.trace, strict=True)
+        self.network.parameters = [p + step * e for p, e in pairs]
         if reset:
             self.trace = [np.zeros_like(e) for e in self.trace]
 
 
 class Inputs:
-    """Observations and rewards as networks see them:
-    by all that was seen so far, kept in a list.
-    """
+    """Observations and rewards, scaled by all that was seen so far."""
 
     def __init__(self, config: Any) -> None:
         self.config, self.seen, self.sums, self.running = config, [], [], 0.0
@@ -201,9 +181,29 @@ def rows(stream: Transition, config: Any) -> Any:
         observation, first = following, done
 
 
-def assert_network(found: Any, expected: Network) -> None:
-    """Parameters of a network equal those of its float64 counterpart."""
-    for actual, known in zip(
-        reference.layers(parameters_of(found).params), expected.parameters, strict=True
-    ):
-        np.testing.assert_allclose(actual, known, rtol=2e-3, atol=2e-5)
+def assert_network(actual: Any, expected: Network) -> None:
+    layers = reference.layers(parameters_of(actual).params)
+    for left, right in zip(layers, expected.parameters, strict=True):
+        np.testing.assert_allclose(left, right, rtol=2e-3, atol=2e-5)
+
+
+def first(stream: Transition) -> Transition:
+    """The first transition of a stream."""
+    return jax.tree.map(lambda x: jnp.asarray(x[0]), stream)
+
+
+def assert_equals(module: Any, spec: EnvSpec, config: Any, stream: Transition) -> None:
+    """The critic follows Q(lambda), or TD(lambda) where actions do not matter."""
+    fresh = state(module, spec, config)
+    critic = Network(fresh.critic)
+    optimiser = ObGD(critic, config.critic_kappa, config)
+    found = follow(module, fresh, stream, config)
+    for t, (observation, action, reward, following, done, row) in enumerate(rows(stream, config)):
+        chosen = action if spec.discrete else 0
+        target = reward + config.discount * (1 - done) * critic(following).max()
+        optimiser.step(
+            lambda parameters, x=observation, chosen=chosen: critic(x, parameters)[chosen],
+            target - critic(observation)[chosen],
+            done or not row.extras.get("greedy", True),
+        )
+        assert_network(found[t].critic, critic)

@@ -1,4 +1,4 @@
-"""BC against float64 NumPy written from its three losses, and what it promises of its parts."""
+"""BC against float64 NumPy written from its three losses."""
 
 from __future__ import annotations
 
@@ -11,23 +11,18 @@ import numpy as np
 import pytest
 
 from rljax import networks
-from rljax.agent import EnvSpec, Transition
+from rljax.agent import Transition
 from rljax.agents import bc
 from rljax.networks.policies import Imitation
-from tests.agents import reference
+from tests.agents import reference, trees, value_learning
+from tests.agents.value_learning import KEY, SPEC
 
-SPEC = EnvSpec("test/Example-v0", (3,), 2)
 CONFIG = bc.Config(hidden=(8, 8), batch_size=5, actor_lr=1e-2, normalise_observations=False)
-KEY = jax.random.key(0)
 
 
-def example() -> tuple[EnvSpec, bc.Config, Transition]:
-    """What the contract's tests run on."""
-    return (
-        SPEC,
-        dataclasses.replace(CONFIG, loss="log_prob", decay_steps=10.0, dropout=0.1),
-        reference.transitions(),
-    )
+def example() -> Any:
+    config = dataclasses.replace(CONFIG, loss="log_prob", decay_steps=10.0, dropout=0.1)
+    return SPEC, config, reference.transitions()
 
 
 class Reference:
@@ -38,7 +33,6 @@ class Reference:
         self.actor, self.adam = reference.actor(state.actor), reference.Adam(config.actor_lr)
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
-        """One update; its metrics."""
         observation = np.asarray(batch.observation, np.float64)
         action = np.asarray(batch.action, np.float64)
         weight = 1.0 / action.shape[-1] if self.config.loss == "mse_mean" else 1.0
@@ -50,7 +44,7 @@ class Reference:
         return {"actor/loss": (weight * distance).mean()}
 
 
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "default": {},
     "mse_sum": {"loss": "mse_sum"},
     "log_prob": {"loss": "log_prob"},
@@ -59,19 +53,16 @@ CASES: dict[str, dict[str, Any]] = {
     "decay": {"decay_steps": 3.0},
 }
 
-# Compiled once for all tests: a Config's floats are traced.
 update = jax.jit(bc.update)
 actor_loss = jax.jit(bc.actor_loss)
-act = jax.jit(bc.act, static_argnames="explore")
 
 
 def fresh(config: bc.Config) -> bc.State:
-    """A State to start from."""
     return reference.state(bc, SPEC, config)
 
 
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
-def test_updates_equal_supervised_learning(changes: dict[str, Any]) -> None:
+def test_updates_equal_supervised_learning(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     state = fresh(config)
     expected = Reference(state, config)
@@ -126,57 +117,8 @@ def test_only_observations_and_actions_are_read() -> None:
     batch = reference.transitions()
     other = reference.transitions(1)
     mixed = other.replace(observation=batch.observation, action=batch.action)
-    for left, right in zip(
-        *(jax.tree.leaves(update(fresh(CONFIG), x, KEY, 0, CONFIG)) for x in (batch, mixed)),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(left, right)
-
-
-def test_order_of_the_batch_changes_nothing() -> None:
-    batch = reference.transitions()
-    shuffled = jax.tree.map(lambda x: np.asarray(x)[[3, 1, 4, 0, 2]], batch)
-    new, other = (update(fresh(CONFIG), x, KEY, 0, CONFIG)[0] for x in (batch, shuffled))
-    for left, right in zip(*map(jax.tree.leaves, (new, other)), strict=True):
-        np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
+    assert trees.equal(*(update(fresh(CONFIG), x, KEY, 0, CONFIG) for x in (batch, mixed)))
 
 
 def test_rate_falls_to_zero_as_a_cosine() -> None:
-    config = dataclasses.replace(CONFIG, decay_steps=100.0)
-    rates = [bc.actor_rate(jnp.asarray(step), config) for step in (0, 50, 100, 150)]
-    np.testing.assert_allclose(rates, [1e-2, 0.5e-2, 0.0, 0.0], rtol=1e-5, atol=1e-9)
-    old = fresh(config)
-    for step, moves in ((99, True), (100, False)):
-        new = update(old, reference.transitions(), KEY, step, config)[0]
-        pairs = zip(
-            *map(jax.tree.leaves, (old.actor.parameters, new.actor.parameters)), strict=True
-        )
-        assert any(np.any(np.asarray(x) != np.asarray(y)) for x, y in pairs) == moves
-
-
-def test_dropout_differs_between_updates() -> None:
-    config = dataclasses.replace(CONFIG, dropout=0.5)
-    actor, batch = fresh(config).actor.parameters, reference.transitions()
-    losses = [actor_loss(actor, batch, key, config)[0] for key in jax.random.split(KEY, 3)]
-    assert len(set(map(float, losses))) == 3
-
-
-@pytest.mark.parametrize("loss", ["mse_mean", "log_prob"])
-def test_act_explores_around_the_mean_within_bounds(loss: Any) -> None:
-    config = dataclasses.replace(CONFIG, loss=loss, exploration_noise=0.7)
-    state, seen = fresh(config), reference.transitions(9, 6).observation
-    mean = np.tanh(
-        reference.forward(reference.mlp(state.actor.parameters.mean), np.asarray(seen, np.float64))[
-            0
-        ]
-    )
-    std = (
-        0.7
-        if state.actor.parameters.log_std is None
-        else np.exp(np.asarray(state.actor.parameters.log_std, np.float64))
-    )
-    noise = std * np.asarray(jax.random.normal(KEY, (6, 2)))
-    actual, extras = act(state, seen, KEY, config, explore=True)
-    np.testing.assert_allclose(actual, np.clip(mean + noise, -1.0, 1.0), rtol=1e-4, atol=1e-5)
-    assert 0.0 < (np.abs(actual) == 1.0).mean() < 1.0
-    assert extras == {}
+    value_learning.assert_rate_falls_to_zero_as_a_cosine(bc, update, fresh(CONFIG), CONFIG)

@@ -1,12 +1,10 @@
-"""CPO against float64 NumPy written from the paper and from its authors' later code
-(openai/safety-starter-agents, safe_rl/pg/agents.py): its dual, its step, whole updates,
-and what it learns.
+"""CPO against float64 NumPy written from the paper and from its authors' later code,
+openai/safety-starter-agents, safe_rl/pg/agents.py.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -20,47 +18,18 @@ from rljax.agent import EnvSpec, Part, Transition, Weighted
 from rljax.agents import cpo
 from rljax.networks import distributions
 from rljax.networks.optimisation import multipliers
-from rljax.runs import run
-from tests.agents import reference, test_ppo_lagrangian
+from rljax.runs import records, run
+from tests.agents import on_policy, reference, trees
+from tests.agents.on_policy import ENVS, STEPS
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2, signals=(Part("cost", ()),))
-STEPS, ENVS = test_ppo_lagrangian.STEPS, test_ppo_lagrangian.ENVS
 CONFIG = cpo.Config(
-    num_steps=STEPS,
-    num_envs=ENVS,
-    batch_size=6,
-    num_epochs=2,
-    cg_steps=40,
-    actor_hidden=(8, 8),
-    critic_hidden=(8, 8),
-    activation="relu",
-    learning_rate=1e-2,
-    cost_limit=0.8,
-    cost_discount=0.9,
-    cost_trace_decay=0.6,
+    **on_policy.SIZES, cg_steps=40, cost_limit=0.8, cost_discount=0.9, cost_trace_decay=0.6
 )
-KEY = jax.random.key(0)
 
 
-def rollout(seed: int = 0) -> Transition:
-    """A rollout [T, E] with every kind of end."""
-    return test_ppo_lagrangian.rollout(seed, SPEC)
-
-
-def example() -> tuple[EnvSpec, cpo.Config, Transition]:
-    """What the contract's tests run on."""
-    return SPEC, CONFIG, rollout()
-
-
-def fresh(config: cpo.Config) -> cpo.State:
-    """A State to start from, whose parameters are drawn by NumPy."""
-    generator = np.random.default_rng(3)
-    shapes = jax.eval_shape(lambda key: cpo.init(key, SPEC, config), KEY)
-    drawn = jax.tree.map(
-        lambda x: jnp.asarray(generator.normal(0, 0.3, x.shape), x.dtype),
-        shapes.critics.parameters,
-    )
-    return reference.state(cpo, SPEC, config, critics=drawn)
+def example() -> Any:
+    return SPEC, CONFIG, on_policy.rollout(0, SPEC)
 
 
 @jax.jit
@@ -70,9 +39,7 @@ def dual(*numbers: Any) -> Any:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_dual_solves_the_problem(seed: int) -> None:
-    """Against SciPy's SLSQP on random problems of four dimensions,
-    in coordinates in which H is the identity.
-    """
+    """Against SciPy's SLSQP, in coordinates in which H is the identity."""
     generator, kinds = np.random.default_rng(seed), set()
     for number in range(40):
         root = generator.normal(size=(4, 4))
@@ -92,26 +59,20 @@ def test_the_dual_solves_the_problem(seed: int) -> None:
             continue
         kinds.add("limited" if float(found.of_cost) > 0 else "free")
         assert excess + b @ x <= 1e-3 * reach
-        lower = np.linalg.cholesky(hessian)
-        radius = np.sqrt(2 * limit)
-        gain, cost = (
-            np.linalg.solve(lower, v) / np.linalg.norm(np.linalg.solve(lower, v)) for v in (g, b)
-        )
-        constraints = [
-            {"type": "ineq", "fun": lambda y: 1.0 - y @ y, "jac": lambda y: -2.0 * y},
-            {
-                "type": "ineq",
-                "fun": lambda y, c=cost, e=excess / reach: -(e + c @ y),
-                "jac": lambda y, c=cost: -c,
-            },
-        ]
+        lower, radius = np.linalg.cholesky(hessian), np.sqrt(2 * limit)
+        gain, cost = (np.linalg.solve(lower, v) for v in (g, b))
+        gain, cost = gain / np.linalg.norm(gain), cost / np.linalg.norm(cost)
+
+        def inside(y: Any) -> Any:
+            return 1.0 - y @ y
+
+        def cheap(y: Any, cost: Any = cost, excess: float = excess / reach) -> Any:
+            return -(excess + cost @ y)
+
+        constraints = [{"type": "ineq", "fun": x} for x in (inside, cheap)]
         start = -cost * max(excess, 0.0) / reach
         best: Any = minimize(
-            lambda y, gain=gain: gain @ y,
-            start,
-            jac=lambda y, gain=gain: gain,
-            constraints=constraints,
-            tol=1e-10,
+            lambda y, gain=gain: gain @ y, start, constraints=constraints, tol=1e-10
         )
         assert gain @ (lower.T @ x) / radius <= best.fun + 2e-3
     assert kinds == {"free", "limited", "recovers"}
@@ -125,8 +86,13 @@ def test_the_dual_has_an_answer_where_nothing_is_to_gain_or_to_keep() -> None:
             assert all(np.isfinite(x) for x in found)
 
 
-class Reference(test_ppo_lagrangian.Reference):
-    """One learner in float64: the Hessian as a matrix, the dual by a search, gradients by hand.
+def each(critics: multipliers.ValueAndCost) -> list[reference.MLP]:
+    """The critics of rewards and of costs in float64."""
+    return [reference.mlp(x) for x in (critics.critic, critics.cost_critic)]
+
+
+class Reference(on_policy.TrustRegion):
+    """One learner, with the dual by a search.
 
     `case` names the update as the authors' code does: 4 nothing costs, 3 the whole trust region
     keeps the limit, 2 a part of it does, 1 the limit is broken and a part of it keeps it, 0 the
@@ -134,66 +100,28 @@ class Reference(test_ppo_lagrangian.Reference):
     """
 
     def __init__(self, state: cpo.State, config: Any) -> None:
-        self.config = config
-        self.actor, self.log_std = (
-            reference.mlp(state.actor.mean),
-            np.asarray(state.actor.log_std, np.float64),
-        )
-        self.critics = [
-            reference.mlp(x) for x in test_ppo_lagrangian.each(state.critics.parameters)
-        ]
-        self.adam = reference.Adam(config.learning_rate, config.adam_epsilon)
-        self.running, self.sums = [np.zeros(ENVS), np.zeros(ENVS)], [[], []]
+        super().__init__(config, state.actor.mean, state.actor.log_std)
+        self.critics = each(state.critics.parameters)
         self.total, self.length = np.zeros(ENVS), np.zeros(ENVS)  # of running episodes
         self.last = (0.0, 0.0)
 
     def count(self, cost: np.ndarray, ended: np.ndarray) -> None:
-        """Mean cost and length of the episodes that ended in this rollout,
-        or in the last one in which some did.
-        """
+        """Mean cost and length of episodes that ended in this rollout, or in the last with any."""
         found = []
         for t in range(STEPS):
             self.total, self.length = self.total + cost[t], self.length + 1
             found += list(zip(self.total[ended[t]], self.length[ended[t]], strict=True))
-            self.total, self.length = (
-                np.where(ended[t], 0.0, x) for x in (self.total, self.length)
-            )
+            keeps = 1.0 - ended[t]
+            self.total, self.length = self.total * keeps, self.length * keeps
         if found:
             self.last = tuple(np.mean(found, axis=0))
 
-    def flat(self, layers: Any, log_std: np.ndarray) -> np.ndarray:
-        return np.concatenate([*(x.ravel() for x in layers), log_std])
-
-    def shaped(self, point: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-        """Layers and log std from one vector."""
-        parts = np.split(point, np.cumsum([x.size for x in self.actor]))
-        return [part.reshape(x.shape) for part, x in zip(parts, self.actor, strict=False)], parts[
-            -1
-        ]
-
     def step(self, observation: np.ndarray, raw: np.ndarray, gains: np.ndarray) -> dict[str, float]:
         """Move the policy; `gains` [N, 2]."""
-        config, size = self.config, len(raw)
-        mean, inputs = reference.forward(self.actor, observation)
-        std = np.exp(self.log_std)
-        scaled = (raw - mean) / std
-
-        def gradient(weight: np.ndarray) -> np.ndarray:
-            """Of the mean over rows of weight times log pi."""
-            layers = reference.backward(self.actor, inputs, weight[:, None] * scaled / std / size)[
-                0
-            ]
-            return self.flat(layers, (weight[:, None] * (scaled**2 - 1)).mean(axis=0))
-
-        g, b = -gradient(gains[:, 0]), gradient(gains[:, 1])
-        hessian = config.damping * np.eye(len(g))
-        for row in range(size):
-            for unit in range(2):
-                slope = np.zeros((size, 2))
-                slope[row, unit] = 1.0 / std[unit]
-                of_mean = self.flat(reference.backward(self.actor, inputs, slope)[0], np.zeros(2))
-                hessian += np.outer(of_mean, of_mean) / size
-        hessian[-2:, -2:] += 2.0 * np.eye(2)
+        config = self.config
+        inputs, scaled = self.policy(observation, raw)
+        gain, price = (self.flat(*self.score(inputs, scaled, x / len(raw))) for x in gains.T)
+        g, b, hessian = -gain, price, self.hessian(inputs)
         of_g, of_b = np.linalg.solve(hessian, g), np.linalg.solve(hessian, b)
         q, r, s = g @ of_g, g @ of_b, b @ of_b
         excess = (self.last[0] - config.cost_limit) / max(self.last[1], 1.0)
@@ -226,80 +154,40 @@ class Reference(test_ppo_lagrangian.Reference):
             change = -(of_g + self.multiplier * of_b) / scale
 
         start = self.flat(self.actor, self.log_std)
-
-        def judged(point: np.ndarray) -> tuple[float, float, float]:
-            layers, log_std = self.shaped(point)
-            new, deviation = reference.forward(layers, observation)[0], np.exp(log_std)
-            now = (-0.5 * ((raw - new) / deviation) ** 2 - log_std).sum(axis=1)
-            ratio = np.exp(now - (-0.5 * scaled**2 - self.log_std).sum(axis=1))
-            kl = log_std - self.log_std + (std**2 + (mean - new) ** 2) / (2 * deviation**2) - 0.5
-            return (
-                -(ratio * gains[:, 0]).mean(),
-                (ratio * gains[:, 1]).mean(),
-                kl.sum(axis=1).mean(),
-            )
-
-        loss, cost, _ = judged(start)
+        judged = self.judge(observation, raw, gains * [-1.0, 1.0])
+        (loss, cost), _ = judged(start)
         share = 0.0
         for k in range(config.backtracks):
-            new, new_cost, kl = judged(start + config.backtrack**k * change)
+            (new, new_cost), kl = judged(start + config.backtrack**k * change)
             improves = new <= loss if self.case > 1 else True
             if kl <= config.kl_limit and improves and new_cost - cost <= max(-excess, 0.0):
                 share = config.backtrack**k
                 break
+        metrics = {"actor/entropy": self.entropy(), "actor/step": share}
         point = start + share * change
-        loss, cost, kl = judged(point)
+        (loss, cost), kl = judged(point)
         self.actor, self.log_std = self.shaped(point)
-        metrics = {"actor/loss": loss, "cost/loss": cost, "actor/kl": kl, "actor/step": share}
-        entropy = float((np.log(std) + 0.5 * np.log(2 * np.pi * np.e)).sum())
-        return metrics | {"cost/recovers": float(self.case == 0), "actor/entropy": entropy}
+        metrics |= {"actor/loss": loss, "cost/loss": cost, "actor/kl": kl}
+        return metrics | {"cost/recovers": float(self.case == 0)}
 
     def update(self, batch: Transition, key: jax.Array) -> dict[str, float]:
-        """Learn from a rollout; minibatches in the agent's order."""
         config = self.config
         ended = np.asarray(batch.terminated | batch.truncated)
-        reward, cost = (np.asarray(x, np.float64) for x in (batch.reward, batch.extras["cost"]))
-        self.count(cost, ended)
-        gains = [
-            self.scaled(0, reward, config.discount, ended),
-            self.scaled(1, cost, config.cost_discount, ended),
-        ]
-        observation = np.asarray(batch.observation, np.float64)
-        following = np.asarray(batch.next_observation, np.float64)
-        both = [self.advantages(k, observation, following, gains[k], batch) for k in range(2)]
-        targets = [both[k] + self.values(k, observation) for k in range(2)]
+        self.count(np.asarray(batch.extras["cost"], np.float64), ended)
+        gains = (batch.reward, batch.extras["cost"])
+        both = [self.advantages(k, batch, self.scaled(k, x, batch)) for k, x in enumerate(gains)]
+        rows, raw = map(on_policy.rows, (batch.observation, batch.extras["raw"]))
+        targets = [x + self.values(k, rows) for k, x in enumerate(both)]
         advantage = (both[0] - both[0].mean()) / (both[0].std() + 1e-8)
-        price = (both[1] - both[1].mean()) * np.sqrt(np.ravel(self.sums[1]).var() + 1e-8)
-        rows, raw = (
-            observation.reshape(-1, 3),
-            np.asarray(batch.extras["raw"], np.float64).reshape(-1, 2),
-        )
-        metrics = self.step(rows, raw, np.stack([advantage.ravel(), price.ravel()], axis=1))
-        each = []
+        price = (both[1] - both[1].mean()) * self.std(1)
+        metrics, lines = self.step(rows, raw, np.stack([advantage, price], axis=1)), []
         for epoch_key in jax.random.split(key, config.num_epochs):
-            order = np.asarray(distributions.permutation(epoch_key, STEPS * ENVS))
-            for part in order.reshape(-1, config.batch_size):
-                gradient, line = [], {}
-                for critic, target, names in zip(
-                    self.critics,
-                    targets,
-                    (("loss", "value"), ("cost_loss", "cost_value")),
-                    strict=True,
-                ):
-                    output, inputs = reference.forward(critic, rows[part])
-                    change = output[:, 0] - target.ravel()[part]
-                    gradient.append(
-                        reference.backward(critic, inputs, change[:, None] / len(part))[0]
-                    )
-                    line |= {
-                        f"critic/{names[0]}": 0.5 * (change**2).mean(),
-                        f"critic/{names[1]}": output.mean(),
-                    }
-                self.critics = self.adam.step(
-                    self.critics, reference.limited(gradient, config.max_grad_norm)
-                )
-                each.append(line)
-        return metrics | {name: float(np.mean([line[name] for line in each])) for name in each[0]}
+            for part in on_policy.minibatches(epoch_key, config.batch_size):
+                line, gradient = self.errors(rows[part], [x[part] for x in targets])
+                gradient = reference.limited(gradient, config.max_grad_norm)
+                self.critics = self.adam.step(self.critics, gradient)
+                lines.append(line)
+        return metrics | on_policy.means(lines)
 
 
 def test_updates_equal_the_paper() -> None:
@@ -307,31 +195,29 @@ def test_updates_equal_the_paper() -> None:
     kinds, update = [], jax.jit(cpo.update)
     for limit in (100.0, 0.8, 0.0):
         config = dataclasses.replace(CONFIG, cost_limit=limit)
-        state = fresh(config)
+        state = reference.state(cpo, SPEC, config)
         expected = Reference(state, config)
         for step in range(3):
-            batch, key = rollout(step), jax.random.key(step)
+            batch, key = on_policy.rollout(step, SPEC), jax.random.key(step)
             state, metrics = update(state, batch, key, step, config)
             wanted = expected.update(batch, key)
-            assert {
-                name: float(x) for name, x in metrics.items() if not isinstance(x, Weighted)
-            } == pytest.approx(wanted, rel=2e-3, abs=2e-5)
+            plain = {x: float(y) for x, y in metrics.items() if not isinstance(y, Weighted)}
+            assert plain == pytest.approx(wanted, rel=2e-3, abs=2e-5)
             kinds.append((expected.case, expected.multiplier > 0, wanted["actor/step"]))
-        critics = [reference.mlp(x) for x in test_ppo_lagrangian.each(state.critics.parameters)]
-        reference.assert_same(critics, expected.critics, "critics")
-        found = [*reference.mlp(state.actor.mean), np.asarray(state.actor.log_std)]
-        for one, other in zip(found, [*expected.actor, expected.log_std], strict=True):
-            np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-4)
+        reference.assert_same(each(state.critics.parameters), expected.critics, "critics")
+        actor = [*reference.mlp(state.actor.mean), np.asarray(state.actor.log_std)]
+        expected_actor = [*expected.actor, expected.log_std]
+        trees.assert_close(actor, expected_actor, rtol=2e-3, atol=2e-4)
         np.testing.assert_allclose(state.episode_statistics, expected.last, rtol=1e-6)
     assert {kind[0] for kind in kinds} >= {0, 1, 3}
     assert {kind[1] for kind in kinds} == {False, True}
     assert len({kind[2] for kind in kinds}) > 1, "some steps are shortened"
 
 
-ANGLES = (5, 10, 20, 30, 45, 60, 80)  # degrees between the direction of rewards and that of costs
-SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)  # of what one step can change the cost by: the excess
-# The policy is a Gaussian of unit variance without inputs, and its actions lie in pairs around its
-# mean. So H is the identity, and gradients lie in the plane of the mean action.
+ANGLES = (5, 10, 20, 30, 45, 60, 80)  # degrees between the directions of rewards and costs
+SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)  # excess by what one step can change the cost
+# A Gaussian of unit variance without inputs, with actions in pairs around its mean: H is the
+# identity, and gradients lie in the plane of the mean action.
 PLAIN = dataclasses.replace(
     CONFIG, actor_hidden=(), init_log_std=0.0, damping=1e-4, normalise_costs=False, cost_limit=0.0
 )
@@ -339,12 +225,12 @@ PLAIN = dataclasses.replace(
 
 @jax.jit
 def policy_step(raw: Any, advantages: Any, excess: Any, kl_limit: Any) -> Any:
-    """The mean action [2] after one step, and the metrics: for actions and advantages [N, 2]."""
+    """The mean action [2] after one step, and the metrics, for arrays [N, 2]."""
     state = reference.state(cpo, SPEC, PLAIN)
     actor = jax.tree.map(jnp.zeros_like, state.actor)
     state = state.replace(actor=actor, episode_statistics=jnp.stack([excess, jnp.ones(())]))
     extras = {"raw": jnp.asarray(raw), "advantage": jnp.asarray(advantages)}
-    batch = rollout().replace(observation=jnp.zeros((len(raw), 3)), extras=extras)
+    batch = on_policy.rollout(0, SPEC).replace(observation=jnp.zeros((len(raw), 3)), extras=extras)
     config = dataclasses.replace(PLAIN, kl_limit=kl_limit)
     actor, metrics = cpo.policy_step(state, batch, config)
     return actor.mean(jnp.zeros(3)), metrics
@@ -352,8 +238,7 @@ def policy_step(raw: Any, advantages: Any, excess: Any, kl_limit: Any) -> Any:
 
 @pytest.mark.parametrize("angle", ANGLES)
 def test_above_the_limit_it_takes_each_step_that_kl_and_costs_allow(angle: float) -> None:
-    """However rewards and costs conflict: the authors' line search asks for rewards in its cases 2
-    to 4 only.
+    """The authors' line search asks for rewards in its cases 2 to 4 only.
 
     The cost's gradient is the first axis of the plane. The best step goes along it to the limit,
     and with the rest of the trust region to the side of the rewards.
@@ -376,23 +261,20 @@ def test_above_the_limit_it_takes_each_step_that_kl_and_costs_allow(angle: float
 
 
 def test_below_the_limit_a_step_must_not_lower_the_rewards() -> None:
-    """Far from the mean the surrogate of these advantages, sinh x (2 - cosh x), falls: it is
-    below 0 at a distance of 1.6, and above 0 at 0.8 of it.
+    """The surrogate of these advantages, sinh x (2 - cosh x), is below 0 at a distance of 1.6, and
+    above 0 at 0.8 of it.
     """
     raw = np.array([[1, 0], [-1, 0], [2, 0], [-2, 0], [0, 1], [0, -1]], np.float32)
     advantages = np.array([[4, 0], [-4, 0], [-1, 0], [1, 0], [0, 1], [0, -1]], np.float32)
-    shares = [
-        float(policy_step(raw, advantages, excess, 1.28)[1]["actor/step"])
-        for excess in (-10.0, 0.05)
-    ]
+    steps = (policy_step(raw, advantages, excess, 1.28)[1] for excess in (-10.0, 0.05))
+    shares = [float(metrics["actor/step"]) for metrics in steps]
     assert shares == [pytest.approx(0.8), 1.0]
 
 
 def test_choices_of_several_actions_have_their_kl() -> None:
     one, other = (jnp.asarray(np.random.default_rng(seed).normal(size=(4, 5))) for seed in range(2))
-    kl: Any = distributions.discrete(one, (2, 3)).kl_divergence(
-        distributions.discrete(other, (2, 3))
-    )
+    pi, other_pi = (distributions.discrete(x, (2, 3)) for x in (one, other))
+    kl: Any = pi.kl_divergence(other_pi)
     expected = 0.0
     for part in (slice(0, 2), slice(2, 5)):
         p, q = (np.exp(np.asarray(x)[:, part], dtype=np.float64) for x in (one, other))
@@ -403,14 +285,17 @@ def test_choices_of_several_actions_have_their_kl() -> None:
 
 @pytest.mark.learn
 def test_it_keeps_the_limit(tmp_path: Path) -> None:
-    """With a limit of 10. Uniform actions earn about 0, PPO 420 at a cost of 30."""
-    settings: dict[str, Any] = {
-        "seeds": 2,
-        "config": {"cost_limit": 10.0},
-        "eval_every": 256_000,
-        "eval_episodes": 50,
-    }
-    out = run.train("cpo", "rljax/PointHazards", 256_000, out=tmp_path / "run", **settings)
-    found = json.loads((out / "summary.json").read_text())["final"]
+    """Uniform actions earn about 0, PPO 420 at a cost of 30."""
+    out = run.train(
+        "cpo",
+        "rljax/PointHazards",
+        256_000,
+        out=tmp_path / "run",
+        seeds=2,
+        config={"cost_limit": 10.0},
+        eval_every=256_000,
+        eval_episodes=50,
+    )
+    found = records.read_summary(out)["final"]
     assert found["signals"]["cost"] < 13
     assert found["mean"] > 50

@@ -1,6 +1,4 @@
-"""Diffusion-QL against float64 NumPy written from the paper, its gradients by differences;
-what the paper promises.
-"""
+"""Diffusion-QL against float64 NumPy written from the paper, its gradients by differences."""
 
 from __future__ import annotations
 
@@ -11,18 +9,10 @@ import jax
 import numpy as np
 import pytest
 
-from rljax.agent import EnvSpec, Transition, check
 from rljax.agents import dql
-from tests.agents import reference
+from tests.agents import reference, value_learning
+from tests.agents.value_learning import KEY, SIZES, SPEC
 
-SPEC = EnvSpec("test/Example-v0", (3,), 2)
-SIZES: dict[str, Any] = {
-    "hidden": (8, 8),
-    "batch_size": 5,
-    "actor_lr": 1e-2,
-    "critic_lr": 2e-2,
-    "target_rate": 0.1,
-}
 CONFIG = dql.Config(
     **SIZES,
     activation="relu",
@@ -32,21 +22,17 @@ CONFIG = dql.Config(
     average_every=1,
     average_from=0,
 )
-KEY = jax.random.key(0)
-PROBE: dict[str, Any] = {"average_rate": 0.05}
+PROBE = {"average_rate": 0.05}
 POLICY_IS_A_DRAW = True  # also without exploring
 AVERAGES = ("average_actor",)  # of the actor
 
 
-def example() -> tuple[EnvSpec, dql.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     return SPEC, CONFIG, reference.transitions()
 
 
 class Reference(reference.Guided):
-    """Diffusion-QL in float64, from equations 1 to 4 of arXiv:2208.06193 and algorithm 2 of
-    arXiv:2006.11239.
-    """
+    """Equations 1 to 4 of arXiv:2208.06193, and algorithm 2 of arXiv:2006.11239."""
 
     def __init__(self, state: dql.State, config: dql.Config) -> None:
         super().__init__(state, config)
@@ -57,7 +43,7 @@ class Reference(reference.Guided):
         self.signal = np.cumprod(self.alpha)
 
     def clean(self, noisy: np.ndarray, t: Any, predicted: np.ndarray) -> np.ndarray:
-        """What is left of noisy actions without the predicted noise."""
+        """Noisy actions without the predicted noise."""
         signal = self.signal[t]
         return np.clip((noisy - np.sqrt(1.0 - signal) * predicted) / np.sqrt(signal), -1.0, 1.0)
 
@@ -106,7 +92,7 @@ class Reference(reference.Guided):
         return loss
 
 
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "default": {},
     "limited, best of four": {"max_gradient_norm": 0.05, "max_q_backup": 4, "value_weight": 3.0},
     "one step, ten of DDPM's": {
@@ -127,23 +113,14 @@ act = jax.jit(dql.act, static_argnames="explore")
 
 
 def fresh(config: dql.Config) -> dql.State:
-    """A State to start from, whose average is not the actor."""
     return reference.state(dql, SPEC, config)
 
 
 @reference.cases(CASES)
-def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+def test_updates_equal_the_papers(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
-    state = fresh(config)
-    expected = Reference(state, config)
-    for step in range(4):
-        batch, key = reference.transitions(step), jax.random.key(step)
-        state, metrics = update(state, batch, key, step, config)
-        reference.assert_metrics(metrics, expected.update(batch, key, step))
-    reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
-    reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
-    reference.assert_same(reference.field(state.actor), expected.actor, "actor")
-    reference.assert_same(reference.field(state.average_actor), expected.average, "average_actor")
+    parts: Any = {"actor": reference.field, "average_actor": reference.field}
+    value_learning.assert_updates_equal(update, fresh(config), config, Reference, **parts)
 
 
 def test_the_coin_falls_both_ways_in_the_cases() -> None:
@@ -233,29 +210,4 @@ def test_acts_by_the_policy_itself_or_by_its_average() -> None:
 
 
 def test_only_termination_cuts_the_bootstrap() -> None:
-    state, batch = fresh(CONFIG), reference.transitions()
-    never, always = np.zeros(5, bool), np.ones(5, bool)
-
-    def target(**flags: np.ndarray) -> Any:
-        return update(state, batch.replace(**flags), KEY, 0, CONFIG)[1]["critic/target"]
-
-    assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
-    np.testing.assert_allclose(
-        target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "least"),
-    [
-        ("denoising_steps", 1),
-        ("num_candidates", 1),
-        ("max_q_backup", 1),
-        ("average_every", 1),
-        ("embedding", 4),
-    ],
-)
-def test_refuses_counts_that_are_too_small(name: str, least: int) -> None:
-    message = rf"^--config\.{name.replace('_', '-')} is {least - 1}, it must be at least {least}\.$"
-    with pytest.raises(ValueError, match=message):
-        check(dql, SPEC, dataclasses.replace(CONFIG, **{name: least - 1}))
+    value_learning.assert_only_termination_cuts_the_bootstrap(update, fresh(CONFIG), CONFIG)

@@ -1,6 +1,4 @@
-"""f-DVL and XQL against float64 NumPy written from their codes,
-and what the divergences promise of the value.
-"""
+"""f-DVL and XQL against float64 NumPy written from their codes."""
 
 from __future__ import annotations
 
@@ -12,122 +10,64 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.agent import EnvSpec, Transition, check
+from rljax.agent import EnvSpec, Transition
 from rljax.agents import fdvl
 from rljax.training import registry
-from tests.agents import reference
+from tests.agents import reference, value_learning
+from tests.agents.value_learning import KEY, SPEC
 
-SPEC = EnvSpec("test/Example-v0", (3,), 2)
-CONFIG = fdvl.Config(
-    hidden=(8, 8), batch_size=5, actor_lr=1e-2, critic_lr=2e-2, value_lr=3e-2, target_rate=0.1
-)
-KEY = jax.random.key(0)
+CONFIG = fdvl.Config(**value_learning.SIZES, value_lr=3e-2)
 # With biases of 0, an observation of 0 moves the last layer alone.
-PROBE: dict[str, Any] = {"initialisation": "torch"}
+PROBE = {"initialisation": "torch"}
 
 
-def example() -> tuple[EnvSpec, fdvl.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     return SPEC, dataclasses.replace(CONFIG, decay_steps=10.0, dropout=0.1), reference.transitions()
 
 
-class Reference:
-    """f-DVL in float64, in the order of hari-sikchi/DVL,
-    with the losses of arXiv:2302.08560 and arXiv:2301.02328.
-    """
+class Reference(value_learning.NormalisedNetworks):
+    """The order of hari-sikchi/DVL, with the losses of arXiv:2302.08560 and arXiv:2301.02328."""
 
-    def __init__(self, state: fdvl.State, config: fdvl.Config) -> None:
-        self.config = config
-        self.actor, self.value = reference.actor(state.actor), reference.norms(state.value)
-        self.critics, self.targets = (
-            reference.critics(state.critic),
-            reference.critics(state.target_critic),
-        )
-        self.actor_adam, self.critic_adam = (
-            reference.Adam(config.actor_lr),
-            reference.Adam(config.critic_lr),
-        )
-        self.value_adam = reference.Adam(config.value_lr)
+    linear = ()  # shares of errors in Huber's linear part
 
     def value_loss(self, u: np.ndarray, largest: float) -> float:
-        """L(V) for surpluses [K, B], critic.py; `largest` is its `max_z`, which is detached."""
-        config = self.config
-        if config.divergence == "reverse_kl":
-            z = np.minimum(u / config.temperature, config.max_exponent)
-            return (np.exp(z - largest) - z * np.exp(-largest) - np.exp(-largest)).mean()
-        alpha = config.optimism  # --temp
-        if config.divergence == "chi_square":
+        """For surpluses [K, B], critic.py."""
+        if self.config.divergence == "reverse_kl":
+            return self.reverse_kl(u, largest).mean()
+        alpha = self.config.optimism  # --temp
+        if self.config.divergence == "chi_square":
             return (alpha * np.maximum(u + u**2 / 4, 0) - (1 - alpha) * u).mean()
         return (alpha * np.maximum(u, 0) - (1 - alpha) * u).mean()
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
-        """One update; its metrics."""
-        config, size = self.config, len(batch.reward)
-        key, key_uniform = jax.random.split(key)
+        config, (key, key_uniform) = self.config, jax.random.split(key)
         shape = (config.uniform_actions, *batch.action.shape)
-        uniform = np.asarray(
-            jax.random.uniform(key_uniform, shape, minval=-1.0, maxval=1.0), np.float64
-        )
-        observation = np.asarray(batch.observation, np.float64)
-        next_observation = np.asarray(batch.next_observation, np.float64)
-        action, reward = (np.asarray(x, np.float64) for x in (batch.action, batch.reward))
-        alive = 1.0 - np.asarray(batch.terminated, np.float64)
-
-        q = np.stack(
-            [reference.smallest(self.targets, observation, x)[0] for x in (action, *uniform)]
-        )
-
-        def values(layers: Any, x: np.ndarray) -> np.ndarray:
-            return reference.forward_norms(layers, x)[:, 0]
-
-        old_v = values(self.value, observation)
-        surplus = q - old_v
-        z = np.minimum(surplus / config.temperature, config.max_exponent)
-        largest = max(z.max(), -1.0)
-
-        def loss(layers: Any) -> float:
-            return self.value_loss(q - values(layers, observation), largest)
-
-        value_loss, gradient = loss(self.value), reference.differences(loss, self.value)
-        self.value = self.value_adam.step(self.value, gradient)
-        v, next_v = (values(self.value, x) for x in (observation, next_observation))
-
-        weight = np.minimum(np.exp(config.inverse_temperature * (q[0] - v)), config.max_weight)
-        distance, gradient = reference.imitation(
-            self.actor, observation, action, weight, config, key
-        )
-        self.actor_adam.rate = reference.cosine(config.actor_lr, step, config.decay_steps)
-        self.actor = self.actor_adam.step(self.actor, gradient)
-
+        uniform = jax.random.uniform(key_uniform, shape, minval=-1.0, maxval=1.0)
+        observation, action, successor, reward, alive = value_learning.arrays(batch)
+        actions = (action, *np.asarray(uniform, np.float64))
+        q = np.stack([reference.smallest(self.targets, observation, x)[0] for x in actions])
+        surplus = q - (old_v := value_learning.state_values(self.value, observation))
+        largest = max(self.exponent(surplus).max(), -1.0)
+        value_loss = self.move_value(lambda v: self.value_loss(q - v, largest), observation)
+        v, next_v = (value_learning.state_values(self.value, x) for x in (observation, successor))
+        metrics = self.imitate(observation, action, q[0] - v, key, step)
         y = reward + config.discount * alive * next_v
-        inputs = np.concatenate([observation, action], axis=1)
-        passes = [reference.forward(critic, inputs) for critic in self.critics]
-        q_data = np.stack([x[0][:, 0] for x in passes])
-        error = q_data - y
-        linear = np.abs(error) > config.huber
-        losses = np.where(linear, config.huber * (2 * np.abs(error) - config.huber), error**2)
-        change = 2.0 * np.clip(error, -config.huber, config.huber) / size
-        gradients = [
-            reference.backward(critic, rows, slope[:, None])[0]
-            for critic, (_, rows), slope in zip(self.critics, passes, change, strict=True)
-        ]
-        self.linear = linear.mean()
-        self.critics = self.critic_adam.step(self.critics, gradients)
-        self.targets = reference.towards(self.critics, self.targets, config.target_rate)
-        return {
+        losses, values, linear, gradients = value_learning.linear_errors(
+            self.critics, observation, action, y, config.huber
+        )
+        self.linear = [*self.linear, linear]
+        self.move_critics(gradients)
+        return metrics | {
             "value/loss": value_loss,
             "value/v": old_v.mean(),
             "value/above": (surplus > 0).mean(),
-            "actor/loss": (weight * distance).mean(),
-            "actor/advantage": (q[0] - v).mean(),
-            "actor/weight": weight.mean(),
             "critic/loss": losses.mean(axis=1).sum(),
-            "critic/q": q_data.mean(),
+            "critic/q": values.mean(),
             "critic/target": y.mean(),
         }
 
 
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "total variation": {},
     "chi-square, uniform actions": {
         "divergence": "chi_square",
@@ -144,41 +84,28 @@ CASES: dict[str, dict[str, Any]] = {
     },
 }
 
-# Compiled once for all tests: a Config's floats are traced.
 update = jax.jit(fdvl.update)
-value_loss = jax.jit(fdvl.value_loss)
 
 
 def fresh(config: fdvl.Config, above: float = -0.2) -> fdvl.State:
-    """A State to start from; by default its values lie among the critics'."""
+    """By default values lie among the critics'."""
     state = reference.state(fdvl, SPEC, config)
     state.value.parameters.params["output"]["bias"] += above
     return state
 
 
 @reference.cases(CASES)
-def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+def test_updates_equal_the_papers(changes: Any) -> None:
     settings = {name: x for name, x in changes.items() if name != "above"}
     config = dataclasses.replace(CONFIG, **settings)
     state = fresh(config, changes.get("above", -0.2))
-    expected = Reference(state, config)
-    linear = []
-    for step in range(4):
-        batch, key = reference.transitions(step), jax.random.key(step)
-        state, metrics = update(state, batch, key, step, config)
-        reference.assert_metrics(metrics, expected.update(batch, key, step))
-        linear.append(expected.linear)
-    reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
-    reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
-    reference.assert_same(reference.norms(state.value), expected.value, "value")
-    reference.assert_same(reference.actor(state.actor), expected.actor, "actor")
-    assert (0 < np.mean(linear) < 1) == ("huber" in changes), (
-        "some errors are in the linear part, in the last case"
-    )
+    expected = value_learning.assert_updates_equal(update, state, config, Reference)
+    # Some errors are in the linear part, in the last case.
+    assert (0 < np.mean(expected.linear) < 1) == ("huber" in changes)
 
 
 def minimum(q: np.ndarray, **changes: Any) -> float:
-    """The number V of the smallest loss for values q of one state, by a search."""
+    """The V of the smallest loss for values q of one state."""
     config = dataclasses.replace(CONFIG, **changes)
     batch = reference.transitions(0, len(q))
     grid = np.linspace(q.min() - 1.0, q.max() + 1.0, 4001)
@@ -187,13 +114,11 @@ def minimum(q: np.ndarray, **changes: Any) -> float:
     @jax.vmap
     def loss(v: Any) -> Any:
         of_v: Any = lambda observation: jnp.full((len(q), 1), v)  # noqa: E731
-        z = jnp.asarray(q)[None] - v
-        scale = jnp.exp(
-            jnp.maximum(jnp.minimum(z / config.temperature, config.max_exponent).max(), -1.0)
-        )
         loss = fdvl.value_loss(of_v, jnp.asarray(q)[None], batch, config)[0]
-        # The rescaling depends on V.
-        return loss * scale if config.divergence == "reverse_kl" else loss
+        if config.divergence != "reverse_kl":
+            return loss
+        z = jnp.minimum((jnp.asarray(q) - v) / config.temperature, config.max_exponent)
+        return loss * jnp.exp(jnp.maximum(z.max(), -1.0))  # the rescaling depends on V
 
     return float(grid[int(np.argmin(loss(grid)))])
 
@@ -203,9 +128,7 @@ Q = np.random.default_rng(4).normal(size=400)
 
 @pytest.mark.parametrize("optimism", [0.6, 0.8, 0.9])
 def test_total_variation_is_a_quantile(optimism: float) -> None:
-    """Pushed up with 2 lambda - 1 from above, down with 1 - lambda from below:
-    the quantile 2 - 1 / lambda.
-    """
+    """Pushed up with 2 lambda - 1, down with 1 - lambda: the quantile 2 - 1 / lambda."""
     value = minimum(Q, divergence="total_variation", optimism=optimism)
     assert value == pytest.approx(np.quantile(Q, 2 - 1 / optimism), abs=0.03)
 
@@ -229,45 +152,23 @@ def test_far_below_the_value_chi_square_pushes_v_down() -> None:
     batch = reference.transitions()
     of_v: Any = lambda observation: jnp.full((5, 1), 10.0)  # noqa: E731
     config = dataclasses.replace(CONFIG, divergence="chi_square", optimism=1.0)
-    losses = [
-        fdvl.value_loss(of_v, jnp.full((1, 5), q), batch, config)[0] for q in (12.0, 9.0, 6.0, 0.0)
-    ]
+    values = (jnp.full((1, 5), q) for q in (12.0, 9.0, 6.0, 0.0))
+    losses = [fdvl.value_loss(of_v, q, batch, config)[0] for q in values]
     np.testing.assert_allclose(losses, [3.0, 0.0, 0.0, 15.0], rtol=1e-6, atol=1e-6)
 
 
 def test_v_is_normalised_and_the_critics_are_not() -> None:
-    """Their learner.py: `layernorm` goes to V alone, and all their configs have it."""
+    """Their learner.py: `layernorm` is V's alone, in all their configs."""
     state = jax.eval_shape(lambda: fdvl.init(KEY, SPEC, fdvl.Config()))
     assert {"norm_0", "norm_1"} <= set(state.value.parameters.params)
     assert not [x for x in state.critic.parameters.params["members"] if x.startswith("norm")]
     assert not [x for x in state.actor.parameters.mean.params if x.startswith("norm")]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"optimism": 0.4},
-            r"^--config\.optimism is 0\.4, it must be finite and in \[0\.5, 1\]\.$",
-        ),
-        (
-            {"temperature": 0.0},
-            r"^--config\.temperature is 0, it must be finite and at least 1e-08\.$",
-        ),
-        ({"uniform_actions": -1}, r"^--config\.uniform-actions is -1, it must be at least 0\.$"),
-    ],
-)
-def test_refuses_numbers_out_of_range(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        check(fdvl, SPEC, dataclasses.replace(CONFIG, **changes))
-
-
 def test_uniform_actions_of_discrete_spaces_are_refused() -> None:
+    spec = EnvSpec("CartPole-v1", (4,), 2, discrete=True)
     with pytest.raises(ValueError, match=r"^--config\.uniform-actions is for continuous actions"):
-        fdvl.check(
-            EnvSpec("CartPole-v1", (4,), 2, discrete=True),
-            dataclasses.replace(CONFIG, uniform_actions=1),
-        )
+        fdvl.check(spec, dataclasses.replace(CONFIG, uniform_actions=1))
 
 
 # Of Div99/XQL dff09af, offline/reproduce/: the flags of each script that is for one set, but for
@@ -311,10 +212,10 @@ CONFIGS = {"antmaze": (10.0, None, False), "kitchen": (0.5, 0.1, True), "mujoco"
 
 
 def domain(name: str) -> str:
-    """The file of configs/ that a set is run with."""
+    """The file of configs/ for a set."""
     task = name.split("-")[0]
-    of = {"antmaze": "antmaze", "halfcheetah": "mujoco", "hopper": "mujoco", "walker2d": "mujoco"}
-    return of.get(task, "kitchen")
+    locomotion = task in ("halfcheetah", "hopper", "walker2d")
+    return task if task == "antmaze" else "mujoco" if locomotion else "kitchen"
 
 
 @pytest.mark.parametrize(
@@ -323,9 +224,7 @@ def domain(name: str) -> str:
 )
 def test_presets_are_the_authors_commands(variant: str | None, name: str, command: str) -> None:
     flags = dict(flag.removeprefix("--").split("=") for flag in command.split())
-    divergence = {"reverse-KL": "reverse_kl"}.get(
-        flags.get("f", "reverse-KL"), flags.get("f", "").replace("-", "_")
-    )
+    divergence = flags.get("f", "reverse-KL").replace("-", "_").lower()
     config = registry.preset("fdvl", fdvl, None, f"d4rl/{name}", variant=variant)
     assert config.divergence == divergence
     # train_offline.py's defaults.
@@ -336,9 +235,9 @@ def test_presets_are_the_authors_commands(variant: str | None, name: str, comman
         assert config.max_exponent == float(flags.get("max_clip", 7.0))
     else:
         assert config.optimism == float(flags["temp"])
-    expected = CONFIGS[domain(name)]
-    falls = config.decay_steps == 1.0
-    assert (config.inverse_temperature, config.dropout, falls) == expected
+    assert (config.inverse_temperature, config.dropout, config.decay_steps == 1.0) == CONFIGS[
+        domain(name)
+    ]
     rewards = {"antmaze": "minus_one", "mujoco": "return_range", "kitchen": "none"}
     assert config.reward_transform == rewards[domain(name)]
 

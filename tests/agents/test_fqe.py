@@ -1,11 +1,8 @@
-"""FQE against float64 NumPy written from the paper,
-and against the exact values of a small Markov decision process.
-"""
+"""FQE against float64 NumPy written from the paper, and the exact values of a small process."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import types
 from pathlib import Path
 from typing import Any
@@ -21,11 +18,11 @@ from rljax.agents import bc, fqe
 from rljax.buffers import NextAction
 from rljax.networks.inputs import Raw
 from rljax.runs import records, run
-from tests.agents import reference
+from tests.agents import reference, value_learning
+from tests.agents.value_learning import KEY, SPEC
 from tests.datasets.files import arrays, npz
 from tests.environments import reach
 
-SPEC = EnvSpec("test/Example-v0", (3,), 2)
 CONFIG = fqe.Config(
     hidden=(8, 8),
     batch_size=5,
@@ -36,26 +33,24 @@ CONFIG = fqe.Config(
     layer_norm=False,
     normalise_observations=False,
 )
-KEY = jax.random.key(0)
 # Without a base: the values of the data's policy.
-PROBE: dict[str, Any] = {"critic_lr": 3e-3, "target_rate": 0.05}
+PROBE = {"critic_lr": 3e-3, "target_rate": 0.05}
 NORMALISES_ITSELF = True  # its base sees raw observations
 KEEPS_ROWS = True  # `prepare` keeps first rows of episodes
 
 
 def columns(batch: Transition) -> Transition:
-    """A batch with next actions, of rows in recorded order."""
+    """A batch with next actions."""
     data = jax.tree.map(np.asarray, batch)
     return batch.replace(extras=jax.tree.map(jnp.asarray, NextAction().of_data(data)))
 
 
-def example() -> tuple[EnvSpec, fqe.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     return SPEC, CONFIG, columns(reference.transitions())
 
 
 def cloned() -> tuple[Base, Any]:
-    """A policy to be judged, of another agent, and its parameters in float64."""
+    """Another agent's policy, and its parameters in float64."""
     config = bc.Config(hidden=(8, 8), normalise_observations=False)
     state = reference.state(bc, SPEC, config)
     return Base(state, config, bc, SPEC, Raw(), None), reference.mlp(state.actor.parameters.mean)
@@ -68,8 +63,8 @@ update = jax.jit(fqe.update)
     "judged", [True, pytest.param(False, marks=pytest.mark.learn)], ids=["a base", "the data's"]
 )
 def test_updates_equal_the_papers(judged: bool) -> None:
-    state, (base, actor) = reference.state(fqe, SPEC, CONFIG), cloned()
-    data = columns(reference.transitions(9, 12))
+    (base, actor), data = cloned(), columns(reference.transitions(9, 12))
+    state = reference.state(fqe, SPEC, CONFIG)
     state = fqe.prepare(fqe.use_base(state, base, CONFIG) if judged else state, data, CONFIG)
     critics, targets = reference.critics(state.critic), reference.critics(state.target_critic)
     adam = reference.Adam(CONFIG.critic_lr)
@@ -86,32 +81,21 @@ def test_updates_equal_the_papers(judged: bool) -> None:
     for step in range(4):
         batch = columns(reference.transitions(step))
         state, metrics = update(state, batch, KEY, step, CONFIG)
-        observation, action, following, reward, next_action = (
-            np.asarray(x, np.float64)
-            for x in (
-                batch.observation,
-                batch.action,
-                batch.next_observation,
-                batch.reward,
-                batch.extras["next_action"],
-            )
-        )
-        alive, has = ~np.asarray(batch.terminated), np.asarray(batch.extras["has_next_action"])
-        known = np.ones(5, bool) if judged else has | ~alive
-        y = reward + CONFIG.discount * alive * mean(
-            targets, following, policy(following) if judged else next_action
-        )
+        observation, action, following, reward, alive = value_learning.arrays(batch)
+        next_action = np.asarray(batch.extras["next_action"], np.float64)
+        has = np.asarray(batch.extras["has_next_action"])
+        known = np.ones(5, bool) if judged else has | (alive == 0.0)
+        next_action = policy(following) if judged else next_action
+        y = reward + CONFIG.discount * alive * mean(targets, following, next_action)
         loss, _, gradient = reference.squared_errors(
             critics, observation[known], action[known], y[known]
         )
         q = np.mean([mean([critic], observation, action) for critic in critics])
         critics = adam.step(critics, gradient)
         targets = reference.towards(critics, targets, CONFIG.target_rate)
+        value = mean(critics, first, policy(first) if judged else first_action).mean()
         expected = {"critic/loss": loss, "critic/q": q, "critic/target": y.mean()}
-        expected["value/initial"] = mean(
-            critics, first, policy(first) if judged else first_action
-        ).mean()
-        reference.assert_metrics(metrics, expected)
+        reference.assert_metrics(metrics, expected | {"value/initial": value})
     assert judged or not known.all()
     reference.assert_same(reference.critics(state.critic), critics, "critic")
     reference.assert_same(reference.critics(state.target_critic), targets, "target_critic")
@@ -129,25 +113,22 @@ CHAIN = EnvSpec("test/Chain-v0", (STATES,), 2, discrete=True)
 
 
 def exact(policy: np.ndarray) -> float:
-    """The value of state 0 for the probabilities [states, actions] of a policy:
-    (1 - gamma P)^-1 r.
-    """
+    """The value of state 0 of policies [states, actions]: (1 - gamma P)^-1 r."""
     moves, rewards = np.einsum("sa,sat->st", policy, TRANSITIONS), (policy * REWARDS).sum(axis=1)
     moves[:, 3] = 0.0  # nothing follows
     return float(np.linalg.solve(np.eye(STATES) - DISCOUNT * moves, rewards)[0])
 
 
 def walks(rows: int = 4_000, limit: int = 20) -> Transition:
-    """Uniform actions from state 0 on, cut after `limit` steps."""
+    """Uniform actions from state 0 on."""
     generator, steps, state, age = np.random.default_rng(0), [], 0, 0
     for _ in range(rows):
         action = int(generator.integers(2))
         following = int(generator.choice(STATES, p=TRANSITIONS[state, action]))
         age += 1
-        steps.append(
-            (state, action, REWARDS[state, action], following == 3, age == limit, following)
-        )
-        state, age = (0, 0) if following == 3 or age == limit else (following, age)
+        ends, cut = following == 3, age == limit
+        steps.append((state, action, REWARDS[state, action], ends, cut, following))
+        state, age = (0, 0) if ends or cut else (following, age)
     states, actions, rewards, ends, cuts, nexts = map(np.array, zip(*steps, strict=True))
     one_hot = np.eye(STATES, dtype=np.float32)
     rewards, actions = rewards.astype(np.float32), actions.astype(np.int32)
@@ -162,9 +143,7 @@ def always(state: Any, observation: Any, key: Any, config: Any, explore: bool) -
 
 
 def test_values_are_those_of_the_policy() -> None:
-    """From data of uniform actions: of the two constant policies, of the uniform one,
-    and of the data's own.
-    """
+    """Of two constant policies, of the uniform one, and of the data's own, from uniform actions."""
     agent: Any = types.ModuleType("always")
     agent.act = always
     data = walks()
@@ -173,30 +152,22 @@ def test_values_are_those_of_the_policy() -> None:
     )
 
     @jax.jit
-    def learnt(state: fqe.State, keys: Any) -> Any:
+    def learnt(state: fqe.State) -> Any:
         def one(state: fqe.State, inputs: Any) -> Any:
             key, step = inputs
             rows = jax.random.randint(key, (64,), 0, len(data.reward))
-            state, metrics = fqe.update(
-                state, jax.tree.map(lambda x: x[rows], data), key, step, config
-            )
+            batch = jax.tree.map(lambda x: x[rows], data)
+            state, metrics = fqe.update(state, batch, key, step, config)
             return state, metrics["value/initial"]
 
-        state = fqe.prepare(state, data, config)
-        return jax.lax.scan(one, state, (keys, jnp.arange(len(keys))))[1][-200:].mean()
+        inputs = (jax.random.split(KEY, 2_000), jnp.arange(2_000))
+        return jax.lax.scan(one, fqe.prepare(state, data, config), inputs)[1][-200:].mean()
 
     state = fqe.init(KEY, CHAIN, config)
-    values = []
-    for action in (0, 1, 2):
-        based = fqe.use_base(
-            state, Base(jnp.asarray(action), (), agent, CHAIN, Raw(), None), config
-        )
-        values.append(float(learnt(based, jax.random.split(KEY, 2_000))))
-    values.append(float(learnt(state, jax.random.split(KEY, 2_000))))
-    policies = [np.eye(2)[np.full(STATES, action)] for action in (0, 1)] + [
-        np.full((STATES, 2), 0.5)
-    ] * 2
-    expected = np.array([exact(policy) for policy in policies])
+    bases = (Base(jnp.asarray(x), (), agent, CHAIN, Raw(), None) for x in range(3))
+    values = [learnt(fqe.use_base(state, base, config)) for base in bases] + [learnt(state)]
+    constant, uniform = (np.eye(2)[np.full(STATES, a)] for a in (0, 1)), np.full((STATES, 2), 0.5)
+    expected = np.array([exact(policy) for policy in (*constant, uniform, uniform)])
     assert np.ptp(expected) > 0.5, "the policies differ"
     np.testing.assert_allclose(values, expected, atol=0.1)
 
@@ -231,7 +202,7 @@ def test_a_run_ends_with_its_estimate(tmp_path: Path, capsys: pytest.CaptureFixt
     estimate = records.read_summary(out)["estimate"]
     assert estimate == {"mean": pytest.approx(np.mean(last)), "learners": last}
     said = f"estimate of the discounted return: {estimate['mean']:,.4g}"
-    assert said in capsys.readouterr().out
+    assert said in capsys.readouterr().err
 
 
 def test_without_a_base_actions_are_uniform() -> None:
@@ -239,36 +210,29 @@ def test_without_a_base_actions_are_uniform() -> None:
     action = np.asarray(fqe.act(state, jnp.zeros((500, 3)), KEY, CONFIG, explore=True)[0])
     assert action.shape == (500, 2)
     assert action.min() < -0.9 < 0.9 < action.max()
-    assert not np.any(
-        np.asarray(fqe.act(state, jnp.zeros((500, 3)), KEY, CONFIG, explore=False)[0])
-    )
+    assert not np.any(fqe.act(state, jnp.zeros((500, 3)), KEY, CONFIG, explore=False)[0])
 
 
 @pytest.mark.learn
 def test_defaults_tell_good_policies_from_bad(tmp_path: Path) -> None:
-    """Estimates from the data order policies as their returns do."""
-    data, task, returns, values = (
-        str(reach.journeys(tmp_path / "reach.npz")),
-        f"{reach.__file__}:Reach",
-        [],
-        [],
-    )
+    data, returns, values = str(reach.journeys(tmp_path / "reach.npz")), [], []
     for name, updates, config in (
         ("random", 1, {}),
         ("cloned", 1_500, {}),
         ("better", 2_000, {"inverse_temperature": 10.0}),
     ):
-        agent = "iql" if name == "better" else "bc"
-        settings: dict[str, Any] = {
-            "data": data,
-            "eval_every": updates,
-            "eval_episodes": 50,
-            "config": config,
-        }
-        out = run.train(agent, task, updates, out=tmp_path / name, **settings)
-        returns.append(json.loads((out / "summary.json").read_text())["final"]["mean"])
         out = run.train(
-            "fqe", "none", 1_500, out=tmp_path / f"fqe-{name}", data=data, base=str(out)
+            "iql" if name == "better" else "bc",
+            f"{reach.__file__}:Reach",
+            updates,
+            out=tmp_path / name,
+            data=data,
+            config=config,
+            eval_every=updates,
+            eval_episodes=50,
         )
+        returns.append(records.read_summary(out)["final"]["mean"])
+        judge = tmp_path / f"fqe-{name}"
+        out = run.train("fqe", "none", 1_500, out=judge, data=data, base=str(out))
         values.append(records.read(out, "metrics")[-1]["value/initial"][0])
     assert np.array_equal(np.argsort(returns), np.argsort(values)), (returns, values)

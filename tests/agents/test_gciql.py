@@ -1,6 +1,4 @@
-"""GCIQL against float64 NumPy written from the papers and the authors' code,
-and on a chain of known values.
-"""
+"""GCIQL against float64 NumPy written from the papers and the authors' code."""
 
 from __future__ import annotations
 
@@ -17,82 +15,41 @@ from rljax.agents import gciql
 from rljax.training import configuration
 from rljax.training.drivers.offline import OfflineDriver
 from rljax.training.learner import Learner
-from tests.agents import reference
+from tests.agents import reference, trees, value_learning
+from tests.agents.value_learning import KEY, SIZES
 
 SPEC = EnvSpec("test/Example-v0", (6,), 2)
-PLAIN: dict[str, Any] = {"activation": "relu", "layer_norm": False}
-CONFIG = gciql.Config(
-    hidden=(8, 8),
-    batch_size=5,
-    actor_lr=1e-2,
-    critic_lr=2e-2,
-    value_lr=3e-2,
-    target_rate=0.1,
-    **PLAIN,
-)
-KEY = jax.random.key(0)
+CONFIG = gciql.Config(**SIZES, value_lr=3e-2, activation="relu", layer_norm=False)
 
 
 def transitions(seed: int = 0) -> Transition:
-    """A batch with goals: three numbers of a state, and three of a goal."""
+    """Three numbers of a state, and three of a goal."""
     batch = reference.transitions(seed, observations=6)
     goal = np.random.default_rng(seed + 100).normal(size=(5, 3)).astype(np.float32)
-    return batch.replace(
-        extras={"actor_observation": jnp.concatenate([batch.observation[:, :3], goal], axis=1)}
-    )
+    seen = jnp.concatenate([batch.observation[:, :3], goal], axis=1)
+    return batch.replace(extras={"actor_observation": seen})
 
 
-def example() -> tuple[EnvSpec, gciql.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     return SPEC, CONFIG, transitions()
 
 
-class Reference:
-    """GCIQL in float64: every loss is of the networks before the update,
-    as in the authors' gciql.py.
-    """
+class Reference(value_learning.Networks):
+    """Every loss is of the networks before the update, as in the authors' gciql.py."""
 
     def __init__(self, state: gciql.State, config: gciql.Config) -> None:
-        self.config = config
-        self.actor, self.value = reference.mlp(state.actor), reference.mlp(state.value)
-        self.critics, self.targets = (
-            reference.critics(state.critic),
-            reference.critics(state.target_critic),
-        )
-        self.actor_adam, self.critic_adam = (
-            reference.Adam(config.actor_lr),
-            reference.Adam(config.critic_lr),
-        )
-        self.value_adam = reference.Adam(config.value_lr)
+        super().__init__(state, config, actor=reference.mlp)
 
-    def update(self, batch: Transition) -> dict[str, float]:
-        """One update; its metrics."""
-        config = self.config
-        observed = (batch.observation, batch.next_observation, batch.extras["actor_observation"])
-        observation, successor, actor_observation = (np.asarray(x, np.float64) for x in observed)
-        action, reward = (np.asarray(x, np.float64) for x in (batch.action, batch.reward))
-        alive = 1.0 - np.asarray(batch.terminated, np.float64)
-
-        y = reward + config.discount * alive * reference.forward(self.value, successor)[0][:, 0]
+    def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
+        observation, action, successor, reward, alive = value_learning.arrays(batch)
+        next_v = value_learning.state_values(self.value, successor)
         q = reference.smallest(self.targets, observation, action)[0]
-        value_loss, v, value_gradient = reference.expectile(
-            self.value, observation, q, config.expectile
-        )
-        critic_loss, values, critic_gradient = reference.squared_errors(
-            self.critics, observation, action, y
-        )
-        metrics, actor_gradient = self.policy(actor_observation, action)
-
-        self.value = self.value_adam.step(self.value, value_gradient)
-        self.actor = self.actor_adam.step(self.actor, actor_gradient)
-        self.critics = self.critic_adam.step(self.critics, critic_gradient)
-        self.targets = reference.towards(self.critics, self.targets, config.target_rate)
-        metrics |= {
-            "critic/loss": critic_loss,
-            "critic/q": values.mean(),
-            "critic/target": y.mean(),
-        }
-        return metrics | {"value/loss": value_loss, "value/v": v.mean()}
+        actor_observation = np.asarray(batch.extras["actor_observation"], np.float64)
+        metrics, gradient = self.policy(actor_observation, action)
+        self.actor = self.actor_adam.step(self.actor, gradient)
+        metrics |= self.fit_value(observation, q)
+        y = reward + self.config.discount * alive * next_v
+        return metrics | self.fit_critics(observation, action, y)
 
     def policy(self, observation: np.ndarray, action: np.ndarray) -> tuple[dict[str, float], Any]:
         """The actor's metrics and its gradient.
@@ -103,11 +60,10 @@ class Reference:
         """
         config, size = self.config, len(action)
         mean, inputs = reference.forward(self.actor, observation)
-        distance = (
-            0.5 * np.square(mean - action).sum(axis=1) + 0.5 * np.log(2.0 * np.pi) * action.shape[1]
-        )
+        distance = 0.5 * np.square(mean - action).sum(axis=1)
+        distance += 0.5 * np.log(2.0 * np.pi) * action.shape[1]
         if config.policy_loss == "awr":
-            v = reference.forward(self.value, observation)[0][:, 0]
+            v = value_learning.state_values(self.value, observation)
             advantage = reference.smallest(self.critics, observation, action)[0] - v
             weight = np.minimum(np.exp(config.inverse_temperature * advantage), config.max_weight)
             change = weight[:, None] * (mean - action) / size
@@ -117,15 +73,14 @@ class Reference:
             clipped = np.clip(mean, -1.0, 1.0)
             q, slope = reference.smallest(self.critics, observation, clipped)
             scale = np.abs(q).mean() + 1e-6
-            change = (
-                config.imitation_weight * (mean - action) - slope * (mean == clipped) / scale
-            ) / size
+            change = config.imitation_weight * (mean - action)
+            change = (change - slope * (mean == clipped) / scale) / size
             metrics = {"actor/q": q.mean(), "actor/imitation": distance.mean()}
             metrics["actor/loss"] = -q.mean() / scale + config.imitation_weight * distance.mean()
         return metrics, reference.backward(self.actor, inputs, change)[0]
 
 
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "default": {},
     "cube": {"imitation_weight": 1.0, "discount": 0.995},
     "another expectile": {"expectile": 0.7},
@@ -138,27 +93,18 @@ act = jax.jit(gciql.act, static_argnames="explore")
 
 
 def fresh(config: gciql.Config) -> gciql.State:
-    """A State to start from, whose values lie among the critics' and some of whose actions leave
-    their bounds.
-    """
+    """Values lie among the critics', and some actions beyond their bounds."""
     state = reference.state(gciql, SPEC, config)
     state.value.parameters.params["output"]["bias"] -= 0.2
     return state
 
 
 @reference.cases(CASES)
-def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+def test_updates_equal_the_papers(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
-    state = fresh(config)
-    expected = Reference(state, config)
-    for step in range(4):
-        batch = transitions(step)
-        state, metrics = update(state, batch, KEY, step, config)
-        reference.assert_metrics(metrics, expected.update(batch))
-        reference.assert_same(reference.mlp(state.actor), expected.actor, "actor")
-        reference.assert_same(reference.mlp(state.value), expected.value, "value")
-        reference.assert_same(reference.critics(state.critic), expected.critics, "critics")
-        reference.assert_same(reference.critics(state.target_critic), expected.targets, "targets")
+    value_learning.assert_updates_equal(
+        update, fresh(config), config, Reference, batches=transitions
+    )
 
 
 def test_only_the_actor_sees_its_own_goals() -> None:
@@ -166,8 +112,7 @@ def test_only_the_actor_sees_its_own_goals() -> None:
     other = batch.replace(extras={"actor_observation": batch.observation})
     one, two = (update(state, x, KEY, 0, CONFIG)[0] for x in (batch, other))
     for part, same in (("critic", True), ("value", True), ("actor", False)):
-        pairs = zip(*map(jax.tree.leaves, (getattr(one, part), getattr(two, part))), strict=True)
-        assert all(np.array_equal(x, y) for x, y in pairs) == same, part
+        assert trees.equal(getattr(one, part), getattr(two, part)) == same, part
 
 
 def test_begins_as_the_authors_do() -> None:
@@ -176,9 +121,8 @@ def test_begins_as_the_authors_do() -> None:
     limit = np.sqrt(6.0 / (16 + 2))
     actor, value, critic = (x.parameters.params for x in (state.actor, state.value, state.critic))
     kernel = np.asarray(actor["output"]["kernel"])
-    assert 0.05 * limit < np.abs(kernel).max() <= 0.1 * limit, (
-        "a tenth of the others: a hundredth of their variance"
-    )
+    # A tenth of the others: a hundredth of their variance.
+    assert 0.05 * limit < np.abs(kernel).max() <= 0.1 * limit
     assert "norm_0" not in actor
     assert "norm_0" in value
     assert "norm_0" in critic["members"]
@@ -193,42 +137,27 @@ def test_every_torso_learns(torso: Any) -> None:
     new, metrics = update(state, transitions(), KEY, 0, config)
     assert all(np.isfinite(value) for value in metrics.values())
     for part in ("actor", "critic", "value"):
-        both = (getattr(state, part).parameters, getattr(new, part).parameters)
-        pairs = zip(*map(jax.tree.leaves, both), strict=True)
-        assert all(np.any(np.asarray(x) != np.asarray(y)) for x, y in pairs), part
+        both = (getattr(x, part).parameters for x in (state, new))
+        assert trees.all_differ(*both), part
 
 
 @pytest.mark.learn
 def test_progressive_losses_are_of_a_part_of_the_steps_in_every_network() -> None:
     config = dataclasses.replace(CONFIG, torso="iru", compute=12, hidden=(8,))
     state, batch = gciql.init(KEY, SPEC, config), transitions()
-    whole, none, part = (
-        update(state, batch, KEY, 0, dataclasses.replace(config, progressive=alpha))[0]
-        for alpha in (None, 0.0, 1.0)
-    )
+    configs = (dataclasses.replace(config, progressive=alpha) for alpha in (None, 0.0, 1.0))
+    whole, none, part = (update(state, batch, KEY, 0, x)[0] for x in configs)
     for name in ("actor", "critic", "value"):
-        first, second, third = (
-            jax.tree.leaves(getattr(x, name).optimiser_state[0].mu) for x in (whole, none, part)
-        )
-        assert all(np.allclose(*pair, atol=1e-7) for pair in zip(first, second, strict=True)), name
-        assert not all(np.allclose(*pair, atol=1e-4) for pair in zip(first, third, strict=True)), (
-            name
-        )
+        first, second, third = (getattr(x, name).optimiser_state[0].mu for x in (whole, none, part))
+        trees.assert_close(first, second, rtol=1e-5, atol=1e-7)
+        with pytest.raises(AssertionError):
+            trees.assert_close(first, third, rtol=1e-5, atol=1e-4)
 
 
 def test_act_explores_around_the_mean_within_bounds() -> None:
     state, observation = fresh(CONFIG), transitions(9).observation
     mean = reference.forward(reference.mlp(state.actor), np.asarray(observation, np.float64))[0]
-    np.testing.assert_allclose(
-        act(state, observation, KEY, CONFIG, explore=False)[0],
-        np.clip(mean, -1.0, 1.0),
-        rtol=1e-4,
-        atol=1e-5,
-    )
-    noise = np.asarray(jax.random.normal(KEY, (5, 2)))
-    actual, extras = act(state, observation, KEY, CONFIG, explore=True)
-    np.testing.assert_allclose(actual, np.clip(mean + noise, -1.0, 1.0), rtol=1e-4, atol=1e-5)
-    assert extras == {}
+    value_learning.assert_explores_around(mean, 1.0, act, state, observation, CONFIG)
 
 
 @pytest.mark.parametrize("name", ["value", "actor"])
@@ -243,30 +172,23 @@ def test_refuses_more_than_all_goals(name: str) -> None:
 
 
 def test_refuses_thinking_where_there_is_nothing_to_do_twice() -> None:
-    with pytest.raises(
-        ValueError, match=r"--config\.compute is 3, --config\.torso mlp has nothing to do more"
-    ):
+    message = r"--config\.compute is 3, --config\.torso mlp has nothing to do more"
+    with pytest.raises(ValueError, match=message):
         gciql.check(SPEC, dataclasses.replace(CONFIG, compute=3))
 
 
-# A chain of states, each with a step to the left and one to the right in the data, in trajectories
-# of that one step.
-
+# A chain of states, with trajectories of one step to the left or to the right.
 LENGTH, SHARE, DISCOUNT, EXPECTILE = 6, 0.5, 0.9, 0.9
 
 
 def chain() -> Transition:
-    """The data: states one-hot, and the ends are walls."""
+    """States are one-hot, and the ends are walls."""
     place, action = np.repeat(np.arange(LENGTH), 2), np.tile([-1.0, 1.0], LENGTH)
     after = np.clip(place + action, 0, LENGTH - 1).astype(int)
     one_hot, never = np.eye(LENGTH, dtype=np.float32), np.zeros(2 * LENGTH, bool)
-    columns: Any = (
-        one_hot[place],
-        action[:, None].astype(np.float32),
-        np.zeros(2 * LENGTH, np.float32),
-    )
-    rest: Any = (never, ~never, one_hot[after])
-    return Transition(*columns, *rest)
+    actions, nothing = action[:, None].astype(np.float32), np.zeros(2 * LENGTH, np.float32)
+    columns: Any = (one_hot[place], actions, nothing, never, ~never, one_hot[after])
+    return Transition(*columns)
 
 
 def table() -> np.ndarray:
@@ -282,9 +204,8 @@ def table() -> np.ndarray:
     ends = itself / (itself + twin)
     v, place = np.zeros((LENGTH, LENGTH)), np.arange(LENGTH)
     for _ in range(500):
-        q = np.stack(
-            [-1.0 + DISCOUNT * v[np.clip(place + step, 0, LENGTH - 1)] for step in (-1, 1)]
-        )
+        successors = np.clip([place - 1, place + 1], 0, LENGTH - 1)
+        q = -1.0 + DISCOUNT * v[successors]
         q[:, place, place] *= 1.0 - ends
         v = EXPECTILE * q.max(axis=0) + (1.0 - EXPECTILE) * q.min(axis=0)
     return v
@@ -297,7 +218,7 @@ def table() -> np.ndarray:
 def test_on_a_chain_values_are_the_tables_and_actions_lead_to_the_goal(
     torso: str, policy_loss: str
 ) -> None:
-    changes: dict[str, Any] = {
+    changes: Any = {
         "torso": torso,
         "compute": 1 if torso == "mlp" else 3,
         "hidden": (64, 64) if torso == "mlp" else (64,),

@@ -1,11 +1,8 @@
-"""HNPG against float64 NumPy written from the paper, what it is given,
-and what data are worth to it in a lock.
-"""
+"""HNPG against float64 NumPy written from the paper, and what data are worth to it in a lock."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,202 +13,106 @@ import pytest
 from rljax import datasets, envs
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import hnpg
-from rljax.networks import distributions
-from rljax.runs import run
+from rljax.runs import records, run
 from rljax.runs.policies import collect
-from tests.agents import reference, test_ppo_lagrangian
+from tests.agents import on_policy, reference, trees, value_learning
+from tests.agents.on_policy import KEY
 from tests.environments import reach
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
-STEPS, ENVS, ROWS = test_ppo_lagrangian.STEPS, test_ppo_lagrangian.ENVS, 10
-CONFIG = hnpg.Config(
-    num_steps=STEPS,
-    num_envs=ENVS,
-    batch_size=6,
-    data_size=ROWS,
-    num_epochs=2,
-    num_draws=2,
-    data_weight=0.7,
-    cg_steps=40,
-    actor_hidden=(8, 8),
-    critic_hidden=(8, 8),
-    activation="relu",
-    learning_rate=1e-2,
-)
-KEY = jax.random.key(0)
-SMALL = {
+ROWS = 10
+CONFIG = hnpg.Config(**on_policy.SIZES, data_size=ROWS, num_draws=2, data_weight=0.7, cg_steps=40)
+SMALL: Any = {
     "num_envs": 2,
     "num_steps": 5,
     "batch_size": 5,
     "actor_hidden": (8,),
     "critic_hidden": (8,),
+    "data_size": 20,
 }
+LOCK = "rljax/CombinationLock-3-discrete"
 
 
 def rollout(seed: int = 0, with_data: bool = True) -> Transition:
-    """A rollout [T, E] with every kind of end, and rows of data beside it."""
-    batch = test_ppo_lagrangian.rollout(seed, SPEC)
-    extras = {"raw": batch.extras["raw"]}
-    return batch.replace(
-        extras=extras | ({"data": reference.transitions(seed + 50, ROWS)} if with_data else {})
-    )
+    """A rollout with rows of data beside it."""
+    batch = on_policy.rollout(seed, SPEC)
+    data = {"data": reference.transitions(seed + 50, ROWS)} if with_data else {}
+    return batch.replace(extras={"raw": batch.extras["raw"]} | data)
 
 
-def example() -> tuple[EnvSpec, hnpg.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     return SPEC, CONFIG, rollout()
 
 
-class Reference:
-    """One learner in float64: sums along episodes term by term, the Hessian as a matrix,
-    gradients by hand.
-    """
+class Reference(on_policy.TrustRegion):
+    """One learner."""
 
     def __init__(self, state: hnpg.State, config: hnpg.Config) -> None:
-        self.config = config
-        self.actor, self.log_std = (
-            reference.mlp(state.actor.mean),
-            np.asarray(state.actor.log_std, np.float64),
-        )
+        super().__init__(config, state.actor.mean, state.actor.log_std)
         (self.critic,) = reference.critics(state.critic)
-        self.adam = reference.Adam(config.learning_rate, config.adam_epsilon)
-        self.running, self.sums = np.zeros(ENVS), []
-
-    def scaled(self, reward: np.ndarray, ended: np.ndarray) -> np.ndarray:
-        """Rewards [T, E] divided by the std of their discounted sums so far."""
-        for t in range(STEPS):
-            self.running = reward[t] + self.config.discount * self.running
-            self.sums.append(self.running)
-            self.running = np.where(ended[t], 0.0, self.running)
-        return self.by_std(reward)
-
-    def by_std(self, reward: Any) -> np.ndarray:
-        return np.clip(
-            np.asarray(reward, np.float64) / np.sqrt(np.ravel(self.sums).var() + 1e-8), -10, 10
-        )
 
     def q(self, observation: np.ndarray, action: np.ndarray) -> np.ndarray:
-        return reference.forward(self.critic, np.concatenate([observation, action], axis=-1))[0][
-            ..., 0
-        ]
+        inputs = np.concatenate([observation, action], axis=-1)
+        return reference.forward(self.critic, inputs)[0][..., 0]
 
     def drawn(self, observation: np.ndarray, key: jax.Array) -> np.ndarray:
         """Raw actions."""
         mean = reference.forward(self.actor, observation)[0]
         return mean + np.exp(self.log_std) * reference.noise(key, mean.shape)
 
-    def values(self, observation: np.ndarray, key: jax.Array) -> np.ndarray:
+    def drawn_values(self, observation: np.ndarray, key: jax.Array) -> np.ndarray:
         keys = jax.random.split(key, self.config.num_draws)
-        return np.mean(
-            [self.q(observation, np.clip(self.drawn(observation, k), -1, 1)) for k in keys], axis=0
-        )
-
-    def along(self, batch: Transition, terms: np.ndarray, decay: float, whole: bool) -> np.ndarray:
-        """Discounted sums of `terms` [T, E] from each step to the end of its episode;
-        `whole`: a cut is no end.
-        """
-        result = np.zeros((STEPS, ENVS))
-        for t in range(STEPS):
-            for e in range(ENVS):
-                weight = 1.0
-                for later in range(t, STEPS):
-                    result[t, e] += weight * terms[later, e]
-                    if batch.terminated[later, e] or (whole and batch.truncated[later, e]):
-                        break
-                    weight *= decay
-        return result
-
-    def flat(self, layers: Any, log_std: np.ndarray) -> np.ndarray:
-        return np.concatenate([*(x.ravel() for x in layers), log_std])
+        actions = (np.clip(self.drawn(observation, k), -1, 1) for k in keys)
+        return np.mean([self.q(observation, action) for action in actions], axis=0)
 
     def step(self, observation: np.ndarray, raw: np.ndarray, gains: np.ndarray) -> dict[str, float]:
         """Move the policy, with A in `gains` [N]."""
-        config, size = self.config, len(raw)
-        mean, inputs = reference.forward(self.actor, observation)
-        std = np.exp(self.log_std)
-        scaled = (raw - mean) / std
-        layers = reference.backward(self.actor, inputs, gains[:, None] * scaled / std / size)[0]
-        g = -self.flat(layers, (gains[:, None] * (scaled**2 - 1)).mean(axis=0))
-        hessian = config.damping * np.eye(len(g))
-        for row in range(size):
-            for unit in range(2):
-                slope = np.zeros((size, 2))
-                slope[row, unit] = 1.0 / std[unit]
-                of_mean = self.flat(reference.backward(self.actor, inputs, slope)[0], np.zeros(2))
-                hessian += np.outer(of_mean, of_mean) / size
-        hessian[-2:, -2:] += 2.0 * np.eye(2)
-        of_g = np.linalg.solve(hessian, g)
-        change, start = (
-            -np.sqrt(2 * config.kl_limit / (g @ of_g)) * of_g,
-            self.flat(self.actor, self.log_std),
-        )
-
-        def shaped(point: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-            parts = np.split(point, np.cumsum([x.size for x in self.actor]))
-            return [
-                part.reshape(x.shape) for part, x in zip(parts, self.actor, strict=False)
-            ], parts[-1]
-
-        def judged(point: np.ndarray) -> tuple[float, float]:
-            layers, log_std = shaped(point)
-            new, deviation = reference.forward(layers, observation)[0], np.exp(log_std)
-            now = (-0.5 * ((raw - new) / deviation) ** 2 - log_std).sum(axis=1)
-            ratio = np.exp(now - (-0.5 * scaled**2 - self.log_std).sum(axis=1))
-            kl = log_std - self.log_std + (std**2 + (mean - new) ** 2) / (2 * deviation**2) - 0.5
-            return -(ratio * gains).mean(), kl.sum(axis=1).mean()
-
+        config, (inputs, scaled) = self.config, self.policy(observation, raw)
+        g = -self.flat(*self.score(inputs, scaled, gains / len(raw)))
+        of_g = np.linalg.solve(self.hessian(inputs), g)
+        change = -np.sqrt(2 * config.kl_limit / (g @ of_g)) * of_g
+        start = self.flat(self.actor, self.log_std)
+        judged = self.judge(observation, raw, -gains[:, None])
         shares = [config.backtrack**k for k in range(config.backtracks)]
         tries = [(share, *judged(start + share * change)) for share in shares]
-        share = next(
-            (s for s, loss, kl in tries if kl <= config.kl_limit and loss <= judged(start)[0]), 0.0
-        )
-        loss, kl = judged(start + share * change)
-        self.actor, self.log_std = shaped(start + share * change)
-        entropy = float((np.log(std) + 0.5 * np.log(2 * np.pi * np.e)).sum())
-        return {"actor/loss": loss, "actor/kl": kl, "actor/step": share, "actor/entropy": entropy}
+        before, _ = judged(start)
+        share = next((s for s, loss, kl in tries if kl <= config.kl_limit and loss <= before), 0.0)
+        (loss,), kl = judged(start + share * change)
+        metrics = {"actor/loss": loss, "actor/kl": kl, "actor/step": share}
+        metrics["actor/entropy"] = self.entropy()
+        self.actor, self.log_std = self.shaped(start + share * change)
+        return metrics
 
     def update(self, batch: Transition, key: jax.Array) -> dict[str, float]:
-        """Learn from a rollout; minibatches and draws are those of the agent."""
         config, data = self.config, batch.extras.get("data")
-        ended = np.asarray(batch.terminated | batch.truncated)
-        reward = self.scaled(np.asarray(batch.reward, np.float64), ended)
+        reward = self.scaled(0, batch.reward, batch)
         observation = np.asarray(batch.observation, np.float64)
         following = np.asarray(batch.next_observation, np.float64)
         key_returns, key_fit, key_advantages, key_data = jax.random.split(key, 4)
         go_on = config.discount * (1.0 - np.asarray(batch.terminated, np.float64))
         cut = np.asarray(batch.truncated).copy()
         cut[-1] = True
-        target = self.along(
-            batch, reward + go_on * cut * self.values(following, key_returns), config.discount, True
+        last = go_on * cut * self.drawn_values(following, key_returns)
+        target = on_policy.along(batch, reward + last, config.discount).ravel()
+        rows, action, raw = map(
+            on_policy.rows, (batch.observation, batch.action, batch.extras["raw"])
         )
-        rows, action = (
-            observation.reshape(-1, 3),
-            np.asarray(batch.action, np.float64).reshape(-1, 2),
-        )
-        parts, each = STEPS * ENVS // config.batch_size, []
+        lines = []
         if data is not None:
-            gain, played = self.by_std(data.reward), np.asarray(data.action, np.float64)
-            seen, after = (
-                np.asarray(x, np.float64) for x in (data.observation, data.next_observation)
-            )
+            seen, played, after, gain, alive = value_learning.arrays(data)
+            gain = np.clip(gain / self.std(0), -10, 10)
         for epoch_key in jax.random.split(key_fit, config.num_epochs):
             key_order, key_rows, key_value = jax.random.split(epoch_key, 3)
-            order = np.asarray(distributions.permutation(key_order, STEPS * ENVS)).reshape(
-                parts, -1
-            )
+            order = on_policy.minibatches(key_order, config.batch_size)
             if data is not None:
-                alive = 1.0 - np.asarray(data.terminated, np.float64)
-                y = gain + config.discount * alive * self.values(after, key_value)
-                beside = np.asarray(distributions.permutation(key_rows, ROWS)).reshape(parts, -1)
+                y = gain + config.discount * alive * self.drawn_values(after, key_value)
+                beside = on_policy.minibatches(key_rows, ROWS // len(order), ROWS)
             for i, part in enumerate(order):
                 loss, q, (gradient,) = reference.squared_errors(
-                    [self.critic], rows[part], action[part], target.ravel()[part]
+                    [self.critic], rows[part], action[part], target[part]
                 )
-                line = {
-                    "critic/loss": loss,
-                    "critic/q": q.mean(),
-                    "critic/target": target.ravel()[part].mean(),
-                }
+                line = {"critic/loss": loss, "critic/q": q.mean()}
+                line["critic/target"] = target[part].mean()
                 if data is not None:
                     share = beside[i]
                     error, q, (more,) = reference.squared_errors(
@@ -221,34 +122,28 @@ class Reference:
                         g + config.data_weight * m for g, m in zip(gradient, more, strict=True)
                     ]
                     line |= {"critic/data_loss": error, "critic/data_q": q.mean()}
-                self.critic = self.adam.step(
-                    self.critic, reference.limited(gradient, config.max_grad_norm)
-                )
-                each.append(line)
+                gradient = reference.limited(gradient, config.max_grad_norm)
+                self.critic = self.adam.step(self.critic, gradient)
+                lines.append(line)
         key_value, key_next = jax.random.split(key_advantages)
-        delta = (
-            reward + go_on * self.values(following, key_next) - self.values(observation, key_value)
-        )
-        gains = self.along(batch, delta, config.discount * config.trace_decay, True).ravel()
-        raw = np.asarray(batch.extras["raw"], np.float64).reshape(-1, 2)
+        delta = reward + go_on * self.drawn_values(following, key_next)
+        delta -= self.drawn_values(observation, key_value)
+        gains = on_policy.along(batch, delta, config.discount * config.trace_decay).ravel()
         if data is not None:
             key_action, key_value = jax.random.split(key_data)
             chosen = self.drawn(seen, key_action)
-            more = self.q(seen, np.clip(chosen, -1, 1)) - self.values(seen, key_value)
+            more = self.q(seen, np.clip(chosen, -1, 1)) - self.drawn_values(seen, key_value)
             rows, raw, gains = (
                 np.concatenate(x) for x in ((rows, seen), (raw, chosen), (gains, more))
             )
-        metrics = self.step(rows, raw, gains)
-        return metrics | {name: float(np.mean([line[name] for line in each])) for name in each[0]}
+        return self.step(rows, raw, gains) | on_policy.means(lines)
 
 
 @pytest.mark.parametrize(
     "with_data", [True, pytest.param(False, marks=pytest.mark.learn)], ids=["data", "none"]
 )
 def test_updates_equal_the_paper(with_data: bool) -> None:
-    """The larger the step, the farther is KL from the Hessian's,
-    so that some steps are shortened.
-    """
+    """The larger the step, the farther is KL from the Hessian's: some are shortened."""
     shares, update, state = set(), jax.jit(hnpg.update), reference.state(hnpg, SPEC, CONFIG)
     expected = Reference(state, CONFIG)
     for step, limit in enumerate((0.01, 0.3, 3.0, 10.0)):
@@ -256,16 +151,13 @@ def test_updates_equal_the_paper(with_data: bool) -> None:
         batch, key = rollout(step, with_data), jax.random.key(step)
         state, metrics = update(state, batch, key, step, config)
         wanted = expected.update(batch, key)
-        assert {name: float(x) for name, x in metrics.items()} == pytest.approx(
-            wanted, rel=2e-3, abs=2e-5
-        )
+        plain = {name: float(x) for name, x in metrics.items()}
+        assert plain == pytest.approx(wanted, rel=2e-3, abs=2e-5)
         shares.add(wanted["actor/step"])
     (critic,) = reference.critics(state.critic)
-    found = [*critic, *reference.mlp(state.actor.mean), np.asarray(state.actor.log_std)]
-    for one, other in zip(
-        found, [*expected.critic, *expected.actor, expected.log_std], strict=True
-    ):
-        np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-4)
+    actual = [*critic, *reference.mlp(state.actor.mean), np.asarray(state.actor.log_std)]
+    networks = [*expected.critic, *expected.actor, expected.log_std]
+    trees.assert_close(actual, networks, rtol=2e-3, atol=2e-4)
     assert len(shares) > 1
 
 
@@ -283,110 +175,77 @@ def test_values_of_one_discrete_action_are_exact() -> None:
 
 
 def record(path: Path, name: str, episodes: int) -> str:
-    """Write episodes by those who know the combination."""
+    """Episodes by those who know the combination."""
     steps = episodes * envs.make(name).environment.horizon  # pyright: ignore[reportAttributeAccessIssue]
     return str(datasets.write(collect.demonstrated(name, steps=steps), path))
 
 
 @pytest.mark.learn  # it does not, but compiles a whole run
 def test_it_learns_from_rows_of_the_data_beside_whole_rollouts(tmp_path: Path) -> None:
-    """A run in the compiled driver, whose metrics tell that there were rows;
-    weights of rows and a population, too.
-    """
-    data = record(tmp_path / "lock.npz", "rljax/CombinationLock-3-discrete", 20)
-    settings: dict[str, Any] = {
-        "data": data,
-        "weights": "top",
-        "seeds": 2,
-        "config": SMALL | {"data_size": 20},
-    }
-    out = run.train(
-        "hnpg", "rljax/CombinationLock-3-discrete", 40, out=tmp_path / "run", **settings
-    )
-    metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    """In the compiled driver, with weights of rows and a population."""
+    data, out = record(tmp_path / "lock.npz", LOCK, 20), tmp_path / "run"
+    run.train("hnpg", LOCK, 40, out=out, data=data, weights="top", seeds=2, config=SMALL)
+    metrics = records.read(out, "metrics")
     assert np.isfinite([line["critic/data_loss"] for line in metrics]).all()
     assert metrics[-1]["update"] == 4
 
 
 @pytest.mark.parametrize(
-    ("changes", "data", "message"),
+    ("changes", "settings", "message"),
     [
         (
             {},
-            None,
-            (
-                r"a data set beside new .* Name it: --data DATA\. Or learn without one: "
-                r"--config.data-size 0\."
-            ),
+            {},
+            r"a data set beside new .* Name it: --data DATA\. Or learn without one: "
+            r"--config.data-size 0\.",
         ),
-        ({"data_size": 0}, "lock.npz", r"cannot use --data"),
+        ({"data_size": 0}, {"data": "lock.npz"}, "cannot use --data"),
         (
             {"data_size": 21},
-            "lock.npz",
-            r"--config.data-size is 21, .* in 2 minibatches: .* such as 20",
+            {"data": "lock.npz"},
+            "--config.data-size is 21, .* in 2 minibatches: .* such as 20",
         ),
-        ({"data_size": -2}, "lock.npz", r"--config.data-size is -2"),
+        ({"data_size": -2}, {"data": "lock.npz"}, "--config.data-size is -2"),
         (
             {},
-            "reach.npz",
-            (
-                r"has observation_shape = \(2,\), environment "
-                r"'rljax/CombinationLock-3-discrete' has \(8,\)"
-            ),
+            {"data": "reach.npz"},
+            rf"has observation_shape = \(2,\), environment '{LOCK}' has \(8,\)",
         ),
-        ({}, "numbers.npz", r"has action_size = 10|has discrete = False, environment .* has True"),
+        (
+            {},
+            {"data": "numbers.npz"},
+            "has action_size = 10|has discrete = False, environment .* has True",
+        ),
+        (
+            {},
+            {"data": "lock.npz", "offline_share": 0.25},
+            "--offline-share 0.25 .* --config.data-size",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused(
-    changes: dict[str, Any], data: str | None, message: str, tmp_path: Path
+    changes: Any, settings: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record(tmp_path / "lock.npz", "rljax/CombinationLock-3-discrete", 20)
-    record(tmp_path / "numbers.npz", "rljax/CombinationLock-3", 20)
-    reach.journeys(tmp_path / "reach.npz", 5)
-    given = {} if data is None else {"data": str(tmp_path / data)}
-    config = SMALL | {"data_size": 20} | changes
+    monkeypatch.chdir(tmp_path)
+    record(Path("lock.npz"), LOCK, 20)
+    record(Path("numbers.npz"), "rljax/CombinationLock-3", 20)
+    reach.journeys(Path("reach.npz"), 5)
     with pytest.raises(ValueError, match=message):
-        run.train(
-            "hnpg",
-            "rljax/CombinationLock-3-discrete",
-            40,
-            config=config,
-            out=tmp_path / "run",
-            **given,
-        )
-
-
-def test_offline_shares_are_of_other_agents(tmp_path: Path) -> None:
-    data = record(tmp_path / "lock.npz", "rljax/CombinationLock-3-discrete", 20)
-    with pytest.raises(ValueError, match=r"--offline-share 0.25 .* --config.data-size"):
-        run.train(
-            "hnpg",
-            "rljax/CombinationLock-3-discrete",
-            40,
-            data=data,
-            offline_share=0.25,
-            out=tmp_path / "run",
-        )
+        run.train("hnpg", LOCK, 40, config=SMALL | changes, out="run", **settings)
 
 
 @pytest.mark.learn
 def test_data_open_the_lock(tmp_path: Path) -> None:
-    """With data both seeds open it. Without, it finds nothing but the decoy, which pays 0.05."""
+    """Without data it finds nothing but the decoy, which pays 0.05."""
     name = "rljax/CombinationLock-10-discrete"
-    settings: dict[str, Any] = {"eval_every": 140_000, "eval_episodes": 100}
+    data: Any = {"data": record(tmp_path / "lock.npz", name, 2_000), "seeds": 2}
     finals = {}
-    for label, changes in (("data", {}), ("none", {"data_size": 0})):
-        given = (
-            {"data": record(tmp_path / "lock.npz", name, 2_000), "seeds": 2}
-            if label == "data"
-            else {}
-        )
-        out = run.train(
-            "hnpg", name, 140_000, config=changes, out=tmp_path / label, **settings, **given
-        )
-        line = [json.loads(x) for x in (out / "evaluations.jsonl").read_text().splitlines()]
-        last = max(x["step"] for x in line)
-        finals[label] = [float(np.mean(x["returns"])) for x in line if x["step"] == last]
+    for label, settings in (("data", data), ("none", {"config": {"data_size": 0}})):
+        out = tmp_path / label
+        run.train("hnpg", name, 140_000, out=out, eval_every=140_000, eval_episodes=100, **settings)
+        lines = records.read(out, "evaluations")
+        last = max(line["step"] for line in lines)
+        finals[label] = [np.mean(line["returns"]) for line in lines if line["step"] == last]
     optimum = envs.make(name).environment.optimum  # pyright: ignore[reportAttributeAccessIssue]
     assert min(finals["data"]) > 0.9 * optimum
     assert max(finals["none"]) < 0.11

@@ -1,6 +1,4 @@
-"""IFQL against float64 NumPy written from the papers, its flow's gradient by differences,
-and how it acts.
-"""
+"""IFQL against float64 NumPy written from the papers, its flow's gradient by differences."""
 
 from __future__ import annotations
 
@@ -10,64 +8,34 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax.agent import EnvSpec, Transition
+from rljax.agent import Transition
 from rljax.agents import ifql
-from tests.agents import reference
+from tests.agents import reference, trees, value_learning
+from tests.agents.value_learning import KEY, SIZES, SPEC
 
-SPEC = EnvSpec("test/Example-v0", (3,), 2)
-SIZES: dict[str, Any] = {
-    "hidden": (8, 8),
-    "batch_size": 5,
-    "actor_lr": 1e-2,
-    "critic_lr": 2e-2,
-    "target_rate": 0.1,
-}
 CONFIG = ifql.Config(
     **SIZES, value_lr=3e-2, activation="relu", layer_norm=False, flow_steps=3, num_candidates=4
 )
-KEY = jax.random.key(0)
-PROBE: dict[str, Any] = {"layer_norm": False}
+PROBE = {"layer_norm": False}
 POLICY_IS_A_DRAW = True  # also without exploring
 
 
-def example() -> tuple[EnvSpec, ifql.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     return SPEC, CONFIG, reference.transitions()
 
 
-class Reference:
-    """IFQL in float64, from equations 5 and 6 of arXiv:2110.06169 and equation 4 of
-    arXiv:2502.02538.
-    """
+class Reference(value_learning.Networks):
+    """Equations 5 and 6 of arXiv:2110.06169 and equation 4 of arXiv:2502.02538."""
 
     def __init__(self, state: ifql.State, config: ifql.Config) -> None:
-        self.config = config
-        self.actor, self.value = reference.field(state.actor), reference.mlp(state.value)
-        self.critics, self.targets = (
-            reference.critics(state.critic),
-            reference.critics(state.target_critic),
-        )
-        rates = (config.actor_lr, config.critic_lr, config.value_lr)
-        self.actor_adam, self.critic_adam, self.value_adam = map(reference.Adam, rates)
+        super().__init__(state, config, actor=reference.field)
 
-    def update(self, batch: Transition, key: jax.Array) -> dict[str, float]:
-        """One update, and its metrics."""
-        config = self.config
-        observation = np.asarray(batch.observation, np.float64)
-        successor = np.asarray(batch.next_observation, np.float64)
-        action = np.asarray(batch.action, np.float64)
+    def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
+        observation, action, successor, reward, alive = value_learning.arrays(batch)
         q = reference.smallest(self.targets, observation, action)[0]
-        next_v = reference.forward(self.value, successor)[0][:, 0]
-        value_loss, v, gradient = reference.expectile(self.value, observation, q, config.expectile)
-        self.value = self.value_adam.step(self.value, gradient)
-
-        y = (
-            np.asarray(batch.reward)
-            + config.discount * (1.0 - np.asarray(batch.terminated)) * next_v
-        )
-        loss, q, gradient = reference.squared_errors(self.critics, observation, action, y)
-        self.critics = self.critic_adam.step(self.critics, gradient)
-        self.targets = reference.towards(self.critics, self.targets, config.target_rate)
+        next_v = value_learning.state_values(self.value, successor)
+        y = reward + self.config.discount * alive * next_v
+        metrics = self.fit_value(observation, q) | self.fit_critics(observation, action, y)
 
         key_noise, key_time = jax.random.split(key)
         noise = np.asarray(jax.random.normal(key_noise, action.shape), np.float64)
@@ -78,17 +46,12 @@ class Reference:
             velocity = reference.of_field(actor, between, observation, time)
             return float(np.square(velocity - (action - noise)).mean())
 
-        metrics = {
-            "value/loss": value_loss,
-            "value/v": v.mean(),
-            "actor/loss": flow_loss(self.actor),
-        }
-        metrics |= {"critic/loss": loss, "critic/q": q.mean(), "critic/target": y.mean()}
+        metrics["actor/loss"] = flow_loss(self.actor)
         self.actor = self.actor_adam.step(self.actor, reference.differences(flow_loss, self.actor))
         return metrics
 
 
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "default": {},
     "three critics": {"num_critics": 3, "expectile": 0.6},
 }
@@ -97,54 +60,33 @@ update = jax.jit(ifql.update)
 act = jax.jit(ifql.act, static_argnames="explore")
 
 
-def fresh(config: ifql.Config) -> ifql.State:
-    """A State to start from."""
-    return reference.state(ifql, SPEC, config)
-
-
 @reference.cases(CASES)
-def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+def test_updates_equal_the_papers(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
-    state = fresh(config)
-    expected = Reference(state, config)
-    for step in range(4):
-        batch, key = reference.transitions(step), jax.random.key(step)
-        state, metrics = update(state, batch, key, step, config)
-        reference.assert_metrics(metrics, expected.update(batch, key))
-    reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
-    reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
-    reference.assert_same(reference.mlp(state.value), expected.value, "value")
-    reference.assert_same(reference.field(state.actor), expected.actor, "actor")
+    state = reference.state(ifql, SPEC, config)
+    value_learning.assert_updates_equal(update, state, config, Reference)
 
 
 def test_takes_the_best_of_the_flows_actions() -> None:
-    state, observation = fresh(CONFIG), reference.observed()
+    state, observation = reference.state(ifql, SPEC, CONFIG), reference.observed()
     noise = np.asarray(jax.random.normal(KEY, (12, 4, 2)), np.float64)
     flow, critics = reference.field(state.actor), reference.critics(state.critic)
     actions, values = [], []
     for i in range(4):
         action = noise[:, i]
         for step in range(3):
-            action = (
-                action + reference.of_field(flow, action, observation, np.full(12, step / 3)) / 3
-            )
+            time = np.full(12, step / 3)
+            action = action + reference.of_field(flow, action, observation, time) / 3
         actions.append(np.clip(action, -1.0, 1.0))
         values.append(reference.smallest(critics, observation, actions[-1])[0])
     best = np.argmax(values, axis=0)
     assert len(set(best)) > 1
     action, extras = act(state, observation, KEY, CONFIG, explore=False)
-    np.testing.assert_allclose(action, np.stack(actions)[best, np.arange(12)], rtol=1e-4, atol=1e-5)
+    trees.assert_close(action, np.stack(actions)[best, np.arange(12)])
     assert extras == {}
 
 
 def test_only_termination_cuts_the_bootstrap() -> None:
-    state, batch = fresh(CONFIG), reference.transitions()
-    never, always = np.zeros(5, bool), np.ones(5, bool)
-
-    def target(**flags: np.ndarray) -> Any:
-        return update(state, batch.replace(**flags), KEY, 0, CONFIG)[1]["critic/target"]
-
-    assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
-    np.testing.assert_allclose(
-        target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6
+    value_learning.assert_only_termination_cuts_the_bootstrap(
+        update, reference.state(ifql, SPEC, CONFIG), CONFIG
     )

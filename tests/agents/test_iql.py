@@ -1,6 +1,4 @@
-"""IQL against float64 NumPy written from the paper and the authors' code,
-and what the paper promises of its parts.
-"""
+"""IQL against float64 NumPy written from the paper and the authors' code."""
 
 from __future__ import annotations
 
@@ -13,85 +11,36 @@ import numpy as np
 import pytest
 
 from rljax import networks
-from rljax.agent import EnvSpec, Transition
+from rljax.agent import Transition
 from rljax.agents import bc, iql
 from rljax.training import registry
-from tests.agents import reference
+from tests.agents import reference, trees, value_learning
+from tests.agents.value_learning import KEY, SPEC
 
-SPEC = EnvSpec("test/Example-v0", (3,), 2)
-CONFIG = iql.Config(
-    hidden=(8, 8), batch_size=5, actor_lr=1e-2, critic_lr=2e-2, value_lr=3e-2, target_rate=0.1
-)
-KEY = jax.random.key(0)
+CONFIG = iql.Config(**value_learning.SIZES, value_lr=3e-2)
 # With biases of 0, an observation of 0 moves the last layer alone.
-PROBE: dict[str, Any] = {"initialisation": "torch"}
+PROBE = {"initialisation": "torch"}
 
 
-def example() -> tuple[EnvSpec, iql.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     return SPEC, dataclasses.replace(CONFIG, decay_steps=10.0, dropout=0.1), reference.transitions()
 
 
-class Reference:
-    """Implicit Q-learning in float64, from equations 5 to 7 of arXiv:2110.06169 in the order of the
-    authors' code.
-    """
-
-    def __init__(self, state: iql.State, config: iql.Config) -> None:
-        self.config = config
-        self.actor, self.value = reference.actor(state.actor), reference.mlp(state.value)
-        self.critics, self.targets = (
-            reference.critics(state.critic),
-            reference.critics(state.target_critic),
-        )
-        self.actor_adam, self.critic_adam = (
-            reference.Adam(config.actor_lr),
-            reference.Adam(config.critic_lr),
-        )
-        self.value_adam = reference.Adam(config.value_lr)
+class Reference(value_learning.Networks):
+    """Equations 5 to 7 of arXiv:2110.06169 in the order of the authors' code."""
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
-        """One update; its metrics."""
-        config = self.config
-        observation = np.asarray(batch.observation, np.float64)
-        next_observation = np.asarray(batch.next_observation, np.float64)
-        action, reward = (np.asarray(x, np.float64) for x in (batch.action, batch.reward))
-        alive = 1.0 - np.asarray(batch.terminated, np.float64)
-
-        q = reference.smallest(self.targets, observation, action)[0]
-        value_loss, old_v, gradient = reference.expectile(
-            self.value, observation, q, config.expectile
-        )
-        value = self.value_adam.step(self.value, gradient)
-        judge = value if config.values == "new" else self.value
-        v, next_v = (reference.forward(judge, x)[0][:, 0] for x in (observation, next_observation))
-
-        weight = np.minimum(np.exp(config.inverse_temperature * (q - v)), config.max_weight)
-        distance, gradient = reference.imitation(
-            self.actor, observation, action, weight, config, key
-        )
-        self.actor_adam.rate = reference.cosine(config.actor_lr, step, config.decay_steps)
-        self.actor, self.value = self.actor_adam.step(self.actor, gradient), value
-
-        y = reward + config.discount * alive * next_v
-        critic_loss, values, gradient = reference.squared_errors(
-            self.critics, observation, action, y
-        )
-        self.critics = self.critic_adam.step(self.critics, gradient)
-        self.targets = reference.towards(self.critics, self.targets, config.target_rate)
-        return {
-            "value/loss": value_loss,
-            "value/v": old_v.mean(),
-            "actor/loss": (weight * distance).mean(),
-            "actor/advantage": (q - v).mean(),
-            "actor/weight": weight.mean(),
-            "critic/loss": critic_loss,
-            "critic/q": values.mean(),
-            "critic/target": y.mean(),
-        }
+        observation, action, successor, reward, alive = value_learning.arrays(batch)
+        q, old = reference.smallest(self.targets, observation, action)[0], self.value
+        metrics = self.fit_value(observation, q)
+        judge = self.value if self.config.values == "new" else old
+        v, next_v = (value_learning.state_values(judge, x) for x in (observation, successor))
+        metrics |= self.imitate(observation, action, q - v, key, step)
+        y = reward + self.config.discount * alive * next_v
+        return metrics | self.fit_critics(observation, action, y)
 
 
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "default": {},
     "CORL": {"values": "old"},
     "CORL on hopper-medium": {"values": "old", "policy": "deterministic", "target_rate": 0.05},
@@ -101,7 +50,6 @@ CASES: dict[str, dict[str, Any]] = {
     "decay, three critics": {"decay_steps": 3.0, "num_critics": 3, "discount": 0.5},
 }
 
-# Compiled once for all tests: a Config's floats are traced.
 update = jax.jit(iql.update)
 value_loss = jax.jit(iql.value_loss)
 actor_loss = jax.jit(iql.actor_loss)
@@ -109,38 +57,26 @@ act = jax.jit(iql.act, static_argnames="explore")
 
 
 def fresh(config: iql.Config) -> iql.State:
-    """A State to start from, whose values lie among the critics'."""
+    """Values lie among the critics'."""
     state = reference.state(iql, SPEC, config)
     state.value.parameters.params["output"]["bias"] -= 0.2
     return state
 
 
 def constant(v: Any) -> Any:
-    """A value that is a number, whatever the state."""
     return lambda observation: jnp.full((observation.shape[0], 1), v)
 
 
 @pytest.mark.slow_after(2)
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
-def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+def test_updates_equal_the_papers(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
-    state = fresh(config)
-    expected = Reference(state, config)
-    for step in range(4):
-        batch, key = reference.transitions(step), jax.random.key(step)
-        state, metrics = update(state, batch, key, step, config)
-        reference.assert_metrics(metrics, expected.update(batch, key, step))
-    reference.assert_same(reference.mlp(state.value), expected.value, "value")
-    reference.assert_same(reference.actor(state.actor), expected.actor, "actor")
-    reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
-    reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
+    value_learning.assert_updates_equal(update, fresh(config), config, Reference)
 
 
 def test_the_cases_bound_some_and_not_all() -> None:
-    config, batch = (
-        dataclasses.replace(CONFIG, **CASES["bounded weights and std"]),
-        reference.transitions(),
-    )
+    config = dataclasses.replace(CONFIG, **CASES["bounded weights and std"])
+    batch = reference.transitions()
     state = fresh(config)
     assert 0.0 < (np.asarray(state.actor.parameters.log_std) > config.log_std_max).mean() < 1.0
     q = state.target_critic(batch.observation, batch.action).min(axis=0)
@@ -174,9 +110,7 @@ def test_losses_by_hand() -> None:
 
 
 def least(share: float) -> float:
-    """The constant value that L(V) wants for q = 0, 1, ..., 9,
-    by Newton's method on its gradient.
-    """
+    """The constant V that L(V) wants for q = 0, 1, ..., 9, by Newton's method."""
     q, batch = jnp.arange(10.0), reference.transitions(0, 10)
     config = dataclasses.replace(CONFIG, expectile=share)
     slope = jax.grad(lambda v: iql.value_loss(constant(v), q, batch, config)[0])
@@ -202,10 +136,8 @@ def test_expectile_balances_what_is_above_and_below() -> None:
 def test_weights_grow_with_the_advantage_up_to_their_bound() -> None:
     config = dataclasses.replace(CONFIG, policy="deterministic")
     actor, batch = fresh(config).actor.parameters, reference.transitions()
-    weights = [
-        float(actor_loss(actor, jnp.full(5, x), batch, KEY, config)[1]["actor/weight"])
-        for x in (-1, 0, 1, 9)
-    ]
+    losses = (actor_loss(actor, jnp.full(5, x), batch, KEY, config) for x in (-1, 0, 1, 9))
+    weights = [metrics["actor/weight"] for _, metrics in losses]
     np.testing.assert_allclose(weights, [np.exp(-3.0), 1.0, np.exp(3.0), 100.0], rtol=1e-5)
 
 
@@ -214,35 +146,20 @@ def test_without_inverse_temperature_it_clones() -> None:
     state, batch = fresh(config), reference.transitions()
     loss = actor_loss(state.actor.parameters, jnp.arange(5.0), batch, KEY, config)[0]
     cloning = bc.Config(loss="log_prob", hidden=(8, 8))
-    cloned = bc.actor_loss(
-        networks.Actor(state.actor.parameters.mean, state.actor.parameters.log_std),
-        batch,
-        KEY,
-        cloning,
-    )[0]
+    actor = networks.Actor(state.actor.parameters.mean, state.actor.parameters.log_std)
+    cloned = bc.actor_loss(actor, batch, KEY, cloning)[0]
     np.testing.assert_allclose(loss, cloned, rtol=1e-6)
 
 
 def test_only_termination_cuts_the_bootstrap() -> None:
-    state, batch = fresh(CONFIG), reference.transitions()
-    never, always = np.zeros(5, bool), np.ones(5, bool)
-
-    def target(**flags: np.ndarray) -> Any:
-        return update(state, batch.replace(**flags), KEY, 0, CONFIG)[1]["critic/target"]
-
-    assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
-    np.testing.assert_allclose(
-        target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6
-    )
+    value_learning.assert_only_termination_cuts_the_bootstrap(update, fresh(CONFIG), CONFIG)
 
 
 def test_no_action_but_the_datas_is_judged() -> None:
     state, batch = fresh(CONFIG), reference.transitions()
     other = state.replace(actor=jax.tree.map(lambda x: x + 1.0, state.actor))
-    for part in ("critic", "value", "target_critic"):
-        new, moved = (getattr(update(x, batch, KEY, 0, CONFIG)[0], part) for x in (state, other))
-        for left, right in zip(*map(jax.tree.leaves, (new, moved)), strict=True):
-            np.testing.assert_array_equal(left, right)
+    new, moved = (update(x, batch, KEY, 0, CONFIG)[0] for x in (state, other))
+    assert trees.equal(*((x.critic, x.value, x.target_critic) for x in (new, moved)))
 
 
 @pytest.mark.parametrize("values", ["new", "old"])
@@ -255,50 +172,19 @@ def test_which_value_judges(values: Any) -> None:
     assert (moving["actor/advantage"] == resting["actor/advantage"]) == (values == "old")
 
 
-def test_order_of_the_batch_changes_nothing() -> None:
-    batch = reference.transitions()
-    shuffled = jax.tree.map(lambda x: np.asarray(x)[[3, 1, 4, 0, 2]], batch)
-    new, other = (update(fresh(CONFIG), x, KEY, 0, CONFIG)[0] for x in (batch, shuffled))
-    for left, right in zip(*map(jax.tree.leaves, (new, other)), strict=True):
-        np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
-
-
 def test_rate_falls_to_zero_as_a_cosine() -> None:
-    config = dataclasses.replace(CONFIG, decay_steps=100.0)
-    rates = [iql.actor_rate(jnp.asarray(step), config) for step in (0, 50, 100, 150)]
-    np.testing.assert_allclose(rates, [1e-2, 0.5e-2, 0.0, 0.0], rtol=1e-5, atol=1e-9)
-    old = fresh(config)
-    for step, moves in ((99, True), (100, False)):
-        new = update(old, reference.transitions(), KEY, step, config)[0]
-        for part, expected in (("actor", moves), ("critic", True), ("value", True)):
-            pairs = zip(
-                *map(
-                    jax.tree.leaves, (getattr(old, part).parameters, getattr(new, part).parameters)
-                ),
-                strict=True,
-            )
-            assert any(np.any(np.asarray(x) != np.asarray(y)) for x, y in pairs) == expected, part
-
-
-def test_rate_stays_without_decay() -> None:
-    assert (
-        iql.actor_rate(jnp.asarray(10**7), dataclasses.replace(CONFIG, decay_steps=None))
-        == CONFIG.actor_lr
+    value_learning.assert_rate_falls_to_zero_as_a_cosine(
+        iql, update, fresh(CONFIG), CONFIG, "critic", "value"
     )
 
 
 def test_begins_orthogonal_with_the_authors_gain() -> None:
     state = jax.jit(iql.init, static_argnums=1)(KEY, SPEC, CONFIG)
-    outputs = [
-        state.actor.parameters.mean.params["output"],
-        state.value.parameters.params["output"],
-    ]
-    for kernel in [x["kernel"] for x in outputs] + list(
-        state.critic.parameters.params["members"]["output"]["kernel"]
-    ):
-        np.testing.assert_allclose(
-            np.linalg.svd(np.asarray(kernel), compute_uv=False), np.sqrt(2.0), rtol=1e-4
-        )
+    networks = (state.actor.parameters.mean, state.value.parameters)
+    kernels = [network.params["output"]["kernel"] for network in networks]
+    for kernel in (*kernels, *state.critic.parameters.params["members"]["output"]["kernel"]):
+        singular = np.linalg.svd(np.asarray(kernel), compute_uv=False)
+        np.testing.assert_allclose(singular, np.sqrt(2.0), rtol=1e-4)
     np.testing.assert_array_equal(state.actor.parameters.log_std, np.zeros(2))
 
 
@@ -306,29 +192,10 @@ def test_begins_orthogonal_with_the_authors_gain() -> None:
 def test_act_explores_around_the_mean_within_bounds(policy: Any) -> None:
     config = dataclasses.replace(CONFIG, policy=policy, exploration_noise=0.7)
     state, seen = fresh(config), reference.transitions(9, 6).observation
-    mean = np.tanh(
-        reference.forward(reference.mlp(state.actor.parameters.mean), np.asarray(seen, np.float64))[
-            0
-        ]
-    )
-    std = (
-        0.7
-        if state.actor.parameters.log_std is None
-        else np.exp(np.asarray(state.actor.parameters.log_std, np.float64))
-    )
-    noise = std * np.asarray(jax.random.normal(KEY, (6, 2)))
-    actual, extras = act(state, seen, KEY, config, explore=True)
-    np.testing.assert_allclose(actual, np.clip(mean + noise, -1.0, 1.0), rtol=1e-4, atol=1e-5)
-    assert 0.0 < (np.abs(actual) == 1.0).mean() < 1.0
-    assert extras == {}
-
-
-@pytest.mark.parametrize("dropout", [1.0, -0.1])
-def test_refuses_to_drop_all_units(dropout: float) -> None:
-    with pytest.raises(
-        ValueError, match=r"^--config\.dropout is .*, it must be finite and in \[0, 0\.99\]\.$"
-    ):
-        iql.check(SPEC, dataclasses.replace(CONFIG, dropout=dropout))
+    mean, *log_std = reference.actor(state.actor)
+    mean = np.tanh(reference.forward(mean, np.asarray(seen, np.float64))[0])
+    std = np.exp(log_std[0]) if log_std else 0.7
+    value_learning.assert_explores_around(mean, std, act, state, seen, config)
 
 
 def test_ogbenchs_preset_normalises_v_and_critics_as_fqls_code() -> None:

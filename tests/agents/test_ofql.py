@@ -1,6 +1,4 @@
-"""OFQL against float64 NumPy written from the papers, its gradients by differences,
-and what they promise.
-"""
+"""OFQL against float64 NumPy written from the papers, its gradients by differences."""
 
 from __future__ import annotations
 
@@ -11,34 +9,24 @@ import jax
 import numpy as np
 import pytest
 
-from rljax.agent import EnvSpec, Transition
 from rljax.agents import dql, ofql
-from tests.agents import reference
+from tests.agents import reference, value_learning
+from tests.agents.value_learning import KEY, SIZES, SPEC
 
-SPEC = EnvSpec("test/Example-v0", (3,), 2)
-SIZES: dict[str, Any] = {
-    "hidden": (8, 8),
-    "batch_size": 5,
-    "actor_lr": 1e-2,
-    "critic_lr": 2e-2,
-    "target_rate": 0.1,
-}
 CONFIG = ofql.Config(
     **SIZES, activation="relu", embedding=4, num_candidates=4, average_every=1, average_from=0
 )
-KEY = jax.random.key(0)
-PROBE: dict[str, Any] = {"average_rate": 0.05}
+PROBE = {"average_rate": 0.05}
 POLICY_IS_A_DRAW = True  # also without exploring
 AVERAGES = ("average_actor",)  # of the actor
 
 
-def example() -> tuple[EnvSpec, ofql.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     return SPEC, CONFIG, reference.transitions()
 
 
 class Reference(reference.Guided):
-    """OFQL in float64, from arXiv:2508.13904 and equation 6 of arXiv:2505.13447."""
+    """arXiv:2508.13904, and equation 6 of arXiv:2505.13447."""
 
     def noise(self, key: jax.Array, *rows: int) -> np.ndarray:
         """What becomes actions, [B, A]."""
@@ -54,9 +42,7 @@ class Reference(reference.Guided):
     def imitation(
         self, observation: np.ndarray, action: np.ndarray, key: jax.Array
     ) -> reference.Imitation:
-        """The squared error to what u should be, where du/dt along the flow is a difference in
-        float64.
-        """
+        """The squared error to what u should be; du/dt along the flow is a difference."""
         key_times, key_noise = jax.random.split(key)
         drawn = np.asarray(jax.random.normal(key_times, (2, len(action))), np.float64)
         start, time = np.sort(1.0 / (1.0 + np.exp(0.4 - drawn)), axis=0)
@@ -74,7 +60,7 @@ class Reference(reference.Guided):
         return lambda actor: (np.square(u(actor, time) - target).mean(), None)
 
 
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "default": {},
     "no row is a plain flow's, best of four": {
         "flow_ratio": 0.0,
@@ -94,23 +80,14 @@ act = jax.jit(ofql.act, static_argnames="explore")
 
 
 def fresh(config: ofql.Config) -> ofql.State:
-    """A State to start from, whose average is not the actor."""
     return reference.state(ofql, SPEC, config)
 
 
 @reference.cases(CASES)
-def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+def test_updates_equal_the_papers(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
-    state = fresh(config)
-    expected = Reference(state, config)
-    for step in range(4):
-        batch, key = reference.transitions(step), jax.random.key(step)
-        state, metrics = update(state, batch, key, step, config)
-        reference.assert_metrics(metrics, expected.update(batch, key, step))
-    reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
-    reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
-    reference.assert_same(reference.field(state.actor), expected.actor, "actor")
-    reference.assert_same(reference.field(state.average_actor), expected.average, "average_actor")
+    parts: Any = {"actor": reference.field, "average_actor": reference.field}
+    value_learning.assert_updates_equal(update, fresh(config), config, Reference, **parts)
 
 
 def test_times_are_sorted_and_equal_in_the_share_that_is_asked_for() -> None:
@@ -137,28 +114,7 @@ def test_critics_learn_as_diffusion_ql_does() -> None:
 
 
 def test_only_termination_cuts_the_bootstrap() -> None:
-    state, batch = fresh(CONFIG), reference.transitions()
-    never, always = np.zeros(5, bool), np.ones(5, bool)
-
-    def target(**flags: np.ndarray) -> Any:
-        return update(state, batch.replace(**flags), KEY, 0, CONFIG)[1]["critic/target"]
-
-    assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
-    np.testing.assert_allclose(
-        target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6
-    )
-
-
-def test_acts_in_one_step() -> None:
-    config = dataclasses.replace(CONFIG, num_candidates=1)
-    state, observation = fresh(config), reference.observed()
-    noise = jax.random.normal(jax.random.split(KEY)[0], (12, 1, 2))
-    expected = Reference(state, config).sampled(
-        reference.field(state.average_actor), observation, np.asarray(noise, np.float64)[:, 0]
-    )
-    action, extras = act(state, observation, KEY, config, explore=False)
-    np.testing.assert_allclose(action, expected, rtol=1e-4, atol=1e-5)
-    assert extras == {}
+    value_learning.assert_only_termination_cuts_the_bootstrap(update, fresh(CONFIG), CONFIG)
 
 
 def test_acts_by_the_average() -> None:

@@ -1,4 +1,4 @@
-"""PQN against float64 NumPy written from the paper, and what it promises of its parts."""
+"""PQN against float64 NumPy written from the paper, and what it promises."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from rljax import agent
 from rljax.agent import MASK, EnvSpec, Part, Transition
 from rljax.agents import pqn
 from rljax.training import registry
-from tests.agents import reference
+from tests.agents import on_policy, reference, trees
+from tests.agents.on_policy import KEY
 
 ACTIONS, STEPS, ENVS = 4, 6, 2
 SPEC = EnvSpec("test/Example-v0", (3,), ACTIONS, discrete=True)
@@ -26,55 +27,38 @@ MASKED = EnvSpec(
     parts=(Part(MASK, (ACTIONS,), "bool"), Part("state", (3,))),
 )
 CONFIG = pqn.Config(hidden=(8, 8), num_steps=STEPS, num_envs=ENVS, batch_size=6, learning_rate=1e-2)
-KEY = jax.random.key(0)
 
-# Compiled once for all tests: a Config's floats are traced.
 update = jax.jit(pqn.update)
 act = jax.jit(pqn.act, static_argnames="explore")
 init = jax.jit(pqn.init, static_argnames="spec")
 
 
 def rollout(seed: int = 0) -> Transition:
-    """A rollout [T, E] with every kind of end.
-
-    Elsewhere, a step begins where the one before it ended.
-    """
+    """A rollout [T, E] with every kind of end."""
     generator = np.random.default_rng(seed)
-    batch = jax.tree.map(
-        lambda x: x.reshape(STEPS, ENVS, *x.shape[1:]), reference.transitions(seed, STEPS * ENVS)
-    )
-    kinds = generator.permutation(STEPS * ENVS).reshape(STEPS, ENVS)
-    terminated, truncated = (kinds == 0) | (kinds == 1), (kinds == 1) | (kinds == 2) | (kinds == 3)
-    successor = np.array(batch.next_observation)
-    going = ~(terminated | truncated)[:-1]
-    successor[:-1][going] = np.asarray(batch.observation)[1:][going]
-    return batch.replace(
-        action=jnp.asarray(generator.integers(ACTIONS, size=(STEPS, ENVS)), jnp.int32),
-        terminated=jnp.asarray(terminated),
-        truncated=jnp.asarray(truncated),
-        next_observation=jnp.asarray(successor),
+    batch = on_policy.in_rollout(reference.transitions(seed, STEPS * ENVS), STEPS)
+    kinds = jnp.asarray(generator.permutation(STEPS * ENVS).reshape(STEPS, ENVS))
+    action = generator.integers(ACTIONS, size=(STEPS, ENVS))
+    batch = batch.replace(
+        action=jnp.asarray(action, jnp.int32),
+        terminated=kinds <= 1,
+        truncated=(kinds >= 1) & (kinds <= 3),
         extras={"value": jnp.zeros((STEPS, ENVS))},
     )
+    return on_policy.continued(batch)
 
 
 def acted(state: pqn.State, batch: Transition, config: pqn.Config) -> Transition:
-    """A rollout with what acting says of it."""
     return batch.replace(extras=act(state, batch.observation, KEY, config, explore=True)[1])
 
 
-def example() -> tuple[EnvSpec, pqn.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     return SPEC, CONFIG, rollout()
-
-
-def fresh(config: pqn.Config) -> pqn.State:
-    """A State to start from, whose parameters are drawn by NumPy."""
-    return reference.state(pqn, SPEC, config)
 
 
 @dataclasses.dataclass
 class RAdam:
-    """Liu et al., arXiv:1908.03265, algorithm 2, which its code applies from a length of 5 on."""
+    """Liu et al., arXiv:1908.03265, algorithm 2; its code rectifies from a length of 5 on."""
 
     count: int = 0
     first: Any = 0.0
@@ -93,9 +77,8 @@ class RAdam:
         )
         length = longest - 2.0 * t * 0.999**t / (1.0 - 0.999**t)
         if length < 5.0:
-            return reference.zip_map(
-                lambda x, m: x - rate * m / (1 - 0.9**t), parameter, self.first
-            )
+            mean = reference.zip_map(lambda m: m / (1 - 0.9**t), self.first)
+            return reference.zip_map(lambda x, m: x - rate * m, parameter, mean)
         self.rectified += 1
         r = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
 
@@ -106,70 +89,29 @@ class RAdam:
 
 
 class Reference:
-    """PQN in float64: returns of each length, mixed; gradients by differences."""
+    """Returns of each length, mixed; gradients by differences."""
 
     def __init__(self, state: pqn.State, config: pqn.Config) -> None:
         self.config, self.radam = config, RAdam()
-        params = state.critic.parameters.params
-        self.norm = bool(config.layer_norm)
-        names = [f"hidden_{i}" for i in range(len(config.hidden))]
-        self.critic = [
-            [params[name][part] for part in ("kernel", "bias")] for name in [*names, "output"]
-        ]
-        if self.norm:
-            for i in range(len(names)):
-                self.critic[i] += [params[f"norm_{i}"][part] for part in ("scale", "bias")]
-        self.critic = [[np.asarray(x, np.float64) for x in layer] for layer in self.critic]
+        self.critic = reference.norms(state.critic)
 
     def q(self, critic: Any, x: np.ndarray) -> np.ndarray:
-        """Q(s, .) [..., A]."""
-        for kernel, bias, *norm in critic[:-1]:
-            x = x @ kernel + bias
-            if norm:
-                x = (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(
-                    x.var(axis=-1, keepdims=True) + 1e-6
-                )
-                x = x * norm[0] + norm[1]
-            x = np.maximum(x, 0.0)
-        return x @ critic[-1][0] + critic[-1][1]
-
-    def targets(self, batch: Transition) -> np.ndarray:
-        """Each step's mean of the returns over n steps, in shares (1 - lambda) lambda^(n-1);
-        the last gets the rest.
-        """
-        config = self.config
-        value = self.q(self.critic, np.asarray(batch.next_observation, np.float64)).max(axis=-1)
-        reward = config.reward_scale * np.asarray(batch.reward, np.float64)
-        found = np.zeros((STEPS, ENVS))
-        for e in range(ENVS):
-            for t in range(STEPS):
-                total, share = 0.0, 1.0
-                for n in range(t, STEPS):
-                    total += config.discount ** (n - t) * reward[n, e]
-                    whole = total
-                    if not batch.terminated[n, e]:
-                        whole += config.discount ** (n - t + 1) * value[n, e]
-                    if batch.terminated[n, e] or batch.truncated[n, e] or n == STEPS - 1:
-                        found[t, e] += share * whole
-                        break
-                    found[t, e] += share * (1.0 - config.trace_decay) * whole
-                    share *= config.trace_decay
-        return found
+        rows = reference.forward_norms(critic, x.reshape(-1, x.shape[-1]))
+        return rows.reshape(*x.shape[:-1], -1)
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
-        """One update, and its metrics."""
         config = self.config
         share = min(step * STEPS * ENVS / config.epsilon_steps, 1.0)
         epsilon = (1.0 - share) * config.epsilon_start + share * config.epsilon_end
-        target = self.targets(batch).ravel()
+        value = self.q(self.critic, np.asarray(batch.next_observation, np.float64)).max(axis=-1)
+        target = on_policy.mixed_returns(batch, value, config).ravel()
         observation = np.asarray(batch.observation, np.float64).reshape(-1, 3)
         action, metrics = np.asarray(batch.action).ravel(), []
         rate = config.learning_rate
         if config.decay_steps is not None:
             rate *= max(0.0, 1.0 - step * STEPS * ENVS / config.decay_steps)
         for epoch in jax.random.split(key, config.num_epochs):
-            order = np.asarray(pqn.distributions.permutation(epoch, STEPS * ENVS))
-            for rows in order.reshape(-1, config.batch_size):
+            for rows in on_policy.minibatches(epoch, config.batch_size, STEPS * ENVS):
 
                 def chosen(critic: Any, rows: Any = rows) -> Any:
                     return self.q(critic, observation[rows])[np.arange(len(rows)), action[rows]]
@@ -179,13 +121,13 @@ class Reference:
 
                 metrics.append([loss(self.critic), chosen(self.critic).mean(), target[rows].mean()])
                 gradient = reference.differences(loss, self.critic)
-                limit = config.max_grad_norm if config.max_grad_norm > 0 else None
-                self.critic = self.radam.step(self.critic, reference.limited(gradient, limit), rate)
+                gradient = reference.limited(gradient, config.max_grad_norm or None)
+                self.critic = self.radam.step(self.critic, gradient, rate)
         names = ("critic/loss", "critic/q", "critic/target")
         return dict(zip(names, np.mean(metrics, axis=0), strict=True)) | {"actor/epsilon": epsilon}
 
 
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "default": {"epsilon_steps": 30.0},
     "a falling rate and short gradients": {
         "decay_steps": 40.0,
@@ -204,10 +146,10 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
-def test_updates_equal_the_paper(changes: dict[str, Any]) -> None:
+def test_updates_equal_the_paper(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     pqn.check(SPEC, config)
-    state = fresh(config)
+    state = reference.state(pqn, SPEC, config)
     expected = Reference(state, config)
     for step in range(2):
         batch = acted(state, rollout(step), config)
@@ -220,44 +162,38 @@ def test_updates_equal_the_paper(changes: dict[str, Any]) -> None:
 
 
 def test_the_case_with_short_gradients_limits_them() -> None:
-    """Otherwise the test above would not see a missing limit."""
     free, short = (dataclasses.replace(CONFIG, max_grad_norm=limit) for limit in (0.0, 0.05))
-    batch = acted(fresh(free), rollout(), free)
-    one, other = (
-        update(fresh(config), batch, KEY, 0, config)[0].critic.parameters
-        for config in (free, short)
-    )
-    assert any((x != y).any() for x, y in zip(*map(jax.tree.leaves, (one, other)), strict=True))
+    state = reference.state(pqn, SPEC, free)
+    batch = acted(state, rollout(), free)
+    one, other = (update(state, batch, KEY, 0, x)[0].critic.parameters for x in (free, short))
+    assert not trees.equal(one, other)
 
 
 def test_targets_by_hand() -> None:
-    """Rewards 1, 2, 4, 8; lambda and gamma 1/2; V' 16 before the end, 32 at it,
-    64 after the rollout.
-    """
+    """Lambda and gamma are 1/2; V' is 16 before the end, 32 at it, 64 after the rollout."""
     config = dataclasses.replace(CONFIG, discount=0.5, trace_decay=0.5)
     critic: Any = lambda x: jnp.stack([x[..., 0], x[..., 0] - 1.0], axis=-1)  # noqa: E731
     no = np.zeros((4, 1), bool)
-    batch = Transition(
-        observation=np.array([[[7.0]], [[16.0]], [[7.0]], [[16.0]]]),
-        action=np.zeros((4, 1), np.int32),
-        reward=np.array([[1.0], [2.0], [4.0], [8.0]]), terminated=no, truncated=no,
-        next_observation=np.array([[[16.0]], [[32.0]], [[16.0]], [[64.0]]]),
-        extras={"value": np.array([[7.0], [16.0], [7.0], [16.0]])},
-    )  # fmt: skip
+    arrays: Any = (
+        np.array([[[7.0]], [[16.0]], [[7.0]], [[16.0]]]),
+        np.zeros((4, 1), np.int32),
+        np.array([[1.0], [2.0], [4.0], [8.0]]),
+        no,
+        no,
+        np.array([[[16.0]], [[32.0]], [[16.0]], [[64.0]]]),
+        {"value": np.array([[7.0], [16.0], [7.0], [16.0]])},
+    )
+    batch = Transition(*arrays)
 
     def found(**ends: Any) -> list[float]:
-        return (
-            jax.jit(pqn.targets, static_argnums=0)(critic, batch.replace(**ends), config)
-            .ravel()
-            .tolist()
-        )
+        targets = jax.jit(pqn.targets, static_argnums=0)
+        return targets(critic, batch.replace(**ends), config).ravel().tolist()
 
     at_1 = np.array([[False], [True], [False], [False]])
-    # G_3 = 8 + 64/2 = 40; G_2 = 4 + (16 + 40) / 4 = 18; then G_1 = 2 + 32/2, or 2 where it
-    # terminated.
+    # G_3 = 8 + 64/2 = 40; G_2 = 4 + (16 + 40) / 4 = 18; G_1 = 2 + 32/2, or 2 where it terminates.
+    terminates = [1.0 + (16.0 + 2.0) / 4.0, 2.0, 18.0, 40.0]
     assert found(truncated=at_1) == [1.0 + (16.0 + 18.0) / 4.0, 18.0, 18.0, 40.0]
-    assert found(terminated=at_1) == [1.0 + (16.0 + 2.0) / 4.0, 2.0, 18.0, 40.0]
-    assert found(terminated=at_1, truncated=at_1) == [1.0 + (16.0 + 2.0) / 4.0, 2.0, 18.0, 40.0]
+    assert found(terminated=at_1) == found(terminated=at_1, truncated=at_1) == terminates
 
 
 def test_only_missing_values_are_computed_in_a_population_too() -> None:
@@ -270,29 +206,24 @@ def test_only_missing_values_are_computed_in_a_population_too() -> None:
         truncated[p, t, e], successor[p, t, e] = True, 10.0 + t
     successor[:, -1] = 20.0
     value: Any = lambda x: jnp.concatenate([x, -x], axis=-1)  # noqa: E731
-    batch = Transition(
-        observation=observation, action=np.zeros(()), reward=np.zeros(()), terminated=np.zeros(()),
-        truncated=truncated, next_observation=successor,
-        extras={"value": np.abs(observation[..., 0])},
-    )  # fmt: skip
+    nothing, extras = np.zeros(()), {"value": np.abs(observation[..., 0])}
+    batch = Transition(observation, nothing, nothing, nothing, truncated, successor, extras)  # pyright: ignore
     axes = Transition(0, None, None, None, 0, 0, 0)  # type: ignore[arg-type]
     found = jax.jit(jax.vmap(lambda batch: pqn.next_values(value, batch), in_axes=(axes,)))(batch)
     np.testing.assert_allclose(found, np.abs(successor[..., 0]))
 
 
 def test_explores_less_and_less() -> None:
-    changes: dict[str, Any] = {"epsilon_start": 0.8, "epsilon_end": 0.2, "epsilon_steps": 100.0}
-    config = dataclasses.replace(CONFIG, num_envs=4, num_steps=5, **changes)
-    state, observation = fresh(config), jnp.ones((20_000, 3))
+    config = dataclasses.replace(CONFIG, num_envs=4, num_steps=5, epsilon_steps=100.0)
+    config = dataclasses.replace(config, epsilon_start=0.8, epsilon_end=0.2)
+    state, observation = reference.state(pqn, SPEC, config), jnp.ones((20_000, 3))
     best = act(state, np.ones(3, np.float32), KEY, config, explore=False)[0]
     # 20 steps with each
     for rollouts, share in ((0, 0.8), (2, 0.56), (5, 0.2), (1_000, 0.2), (2**31 - 1, 0.2)):
-        action, *_ = act(
-            state.replace(steps=jnp.asarray(rollouts)), observation, KEY, config, explore=True
-        )
-        np.testing.assert_allclose(
-            (action != best).mean(), share * (ACTIONS - 1) / ACTIONS, atol=0.02
-        )
+        state = state.replace(steps=jnp.asarray(rollouts))
+        action, *_ = act(state, observation, KEY, config, explore=True)
+        uniform = (action != best).mean() * ACTIONS / (ACTIONS - 1)
+        np.testing.assert_allclose(uniform, share, atol=0.025)
 
 
 def test_forbidden_actions_are_never_chosen() -> None:
@@ -316,15 +247,10 @@ def test_forbidden_actions_are_never_chosen() -> None:
 
 def test_targets_look_at_allowed_actions_alone() -> None:
     critic: Any = lambda x: x["state"]  # noqa: E731
-    successor = {
-        "state": np.array([[[5.0, 9.0, 7.0]], [[5.0, 9.0, 7.0]]]),
-        MASK: np.array([[[1, 0, 0]], [[0, 0, 0]]], bool),
-    }
-    batch = Transition(
-        observation=successor, action=np.zeros((2, 1), np.int32), reward=np.ones((2, 1)),
-        terminated=np.zeros((2, 1), bool), truncated=np.ones((2, 1), bool),
-        next_observation=successor, extras={"value": np.full((2, 1), 50.0)},
-    )  # fmt: skip
+    mask = np.array([[[1, 0, 0]], [[0, 0, 0]]], bool)
+    seen = {"state": np.array([[[5.0, 9.0, 7.0]]] * 2), MASK: mask}
+    no, ones = np.zeros((2, 1), bool), np.ones((2, 1))
+    batch = Transition(seen, no, ones, no, ~no, seen, {"value": 50.0 * ones})  # pyright: ignore
     config = dataclasses.replace(CONFIG, discount=0.5)
     found = jax.jit(pqn.targets, static_argnums=0)(critic, batch, config)
     # Where nothing is allowed, nothing follows.
@@ -332,20 +258,16 @@ def test_targets_look_at_allowed_actions_alone() -> None:
 
 
 def test_learns_from_pictures() -> None:
-    """The update moves all parameters, those of the convolutions too."""
     spec = EnvSpec("test/Pictures-v0", (5, 5, 2), ACTIONS, discrete=True, observation_dtype="uint8")
     config = dataclasses.replace(CONFIG, hidden=())
     pqn.check(spec, config)
     state = init(KEY, spec, config)
-    seen = jnp.asarray(
-        np.random.default_rng(0).integers(0, 2, size=(2, STEPS, ENVS, 5, 5, 2)), jnp.uint8
-    )
-    batch = acted(state, rollout().replace(observation=seen[0], next_observation=seen[1]), config)
+    seen = np.random.default_rng(0).integers(0, 2, size=(2, STEPS, ENVS, 5, 5, 2), dtype=np.uint8)
+    batch = rollout().replace(observation=seen[0], next_observation=seen[1])
+    batch = acted(state, batch, config)
     new, metrics = update(state, batch, KEY, 0, config)
     assert all(np.isfinite(x) for x in jax.tree.leaves(metrics))
-    parameters = (state.critic.parameters, new.critic.parameters)
-    moved = [bool((x != y).any()) for x, y in zip(*map(jax.tree.leaves, parameters), strict=True)]
-    assert all(moved)
+    assert trees.all_differ(state.critic.parameters, new.critic.parameters)
 
 
 def test_learning_rate_falls_to_nothing() -> None:
@@ -360,7 +282,11 @@ def test_learning_rate_falls_to_nothing() -> None:
     ("spec", "changes", "message"),
     [
         (EnvSpec("test/Continuous-v0", (3,), 2), {}, "rljax train ppo"),
-        (EnvSpec("test/Several-v0", (3,), 5, discrete=True, choices=(2, 3)), {}, "rljax train ppo"),
+        (
+            EnvSpec("test/Several-v0", (3,), 5, discrete=True, choices=(2, 3)),
+            {},
+            "one discrete action at a time",
+        ),
         (
             EnvSpec("test/Small-v0", (2, 9, 1), 2, discrete=True),
             {"encoder": "small"},
@@ -368,7 +294,7 @@ def test_learning_rate_falls_to_nothing() -> None:
         ),
     ],
 )
-def test_what_cannot_work_is_named(spec: EnvSpec, changes: dict[str, Any], message: str) -> None:
+def test_what_cannot_work_is_named(spec: EnvSpec, changes: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         pqn.check(spec, dataclasses.replace(CONFIG, **changes))
 
@@ -420,14 +346,15 @@ def test_the_preset_for_memory_is_the_authors() -> None:
 
 
 def test_rewards_are_stored_clipped() -> None:
-    parts = {name: jnp.zeros((1, 3), bool) for name in ("terminated", "truncated")}
+    no, zeros, seen = jnp.zeros((1, 3), bool), jnp.zeros((1, 3)), jnp.zeros((1, 3, 2))
     step = agent.Step(
-        observation=jnp.zeros((1, 3, 2)),
-        next_observation=jnp.zeros((1, 3, 2)),
+        observation=seen,
+        next_observation=seen,
         reward=jnp.array([[-7.0, 0.5, 4.0]]),
-        episode_return=jnp.zeros((1, 3)),
-        episode_length=jnp.zeros((1, 3), jnp.int32),
-        **parts,
+        terminated=no,
+        truncated=no,
+        episode_return=zeros,
+        episode_length=zeros,
     )
     for clips, expected in ((True, [-1.0, 0.5, 1.0]), (False, [-7.0, 0.5, 4.0])):
         declared = pqn.experience(dataclasses.replace(CONFIG, clip_rewards=clips))

@@ -1,10 +1,11 @@
 """ReCOIL against float64 NumPy written from its authors' learner_imitate.py, critic_imitate.py and
-actor.py, and what it learns from an expert and anybody.
+actor.py.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -13,107 +14,63 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.agent import EnvSpec, Transition, check
+from rljax.agent import Transition
 from rljax.agents import recoil
 from rljax.runs import records, run
-from tests.agents import reference
+from tests.agents import reference, value_learning
+from tests.agents.value_learning import KEY, SPEC
 from tests.environments import reach
 
-SPEC = EnvSpec("test/Example-v0", (3,), 2)
-CONFIG = recoil.Config(
-    hidden=(8, 8), batch_size=5, actor_lr=1e-2, critic_lr=2e-2, value_lr=3e-2, target_rate=0.1
-)
+CONFIG = recoil.Config(**value_learning.SIZES, value_lr=3e-2)
 
 
-def example() -> tuple[EnvSpec, recoil.Config, Transition]:
-    """What the contract's tests run on: 4 rows of the mixture and 4 of the expert."""
-    return (
-        SPEC,
-        dataclasses.replace(CONFIG, decay_steps=10.0, dropout=0.1),
-        reference.transitions(size=8),
-    )
+def example() -> Any:
+    config = dataclasses.replace(CONFIG, decay_steps=10.0, dropout=0.1)
+    return SPEC, config, reference.transitions(size=8)
 
 
-class Reference:
-    """ReCOIL in float64, in the order of the authors' code: the value, the actor, the critics."""
-
-    def __init__(self, state: recoil.State, config: recoil.Config) -> None:
-        self.config = config
-        self.actor, self.value = reference.actor(state.actor), reference.norms(state.value)
-        self.critics, self.targets = (
-            reference.critics(state.critic),
-            reference.critics(state.target_critic),
-        )
-        self.actor_adam, self.critic_adam = (
-            reference.Adam(config.actor_lr),
-            reference.Adam(config.critic_lr),
-        )
-        self.value_adam = reference.Adam(config.value_lr)
+class Reference(value_learning.NormalisedNetworks):
+    """The order of the authors' code: the value, the actor, the critics."""
 
     def value_loss(self, q: np.ndarray, v: np.ndarray, max_z: float) -> float:
-        """L(V) for values [2 B]; `max_z` is detached."""
-        config, half, diff = self.config, len(v) // 2, q - v
+        """For values [2 B]."""
+        config, half = self.config, len(v) // 2
         if config.value_loss == "expectile":
-            weight = np.where(diff > 0, config.expectile, 1 - config.expectile)
-            return (weight * diff**2)[:half].mean() + config.value_gap * (
-                v[:half] - v[half:]
-            ).mean()
-        z = np.minimum(diff / config.temperature, config.max_exponent)
-        return (np.exp(z - max_z) - z * np.exp(-max_z) - np.exp(-max_z))[:half].mean()
+            weight = np.where(q > v, config.expectile, 1 - config.expectile)
+            gap = (v[:half] - v[half:]).mean()
+            return (weight * (q - v) ** 2)[:half].mean() + config.value_gap * gap
+        return self.reverse_kl(q - v, max_z)[:half].mean()
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
-        """One update; its metrics."""
         config, size = self.config, len(batch.reward) // 2
-        observation = np.asarray(batch.observation, np.float64)
-        following = np.asarray(batch.next_observation, np.float64)[:size]
-        action = np.asarray(batch.action, np.float64)
-        ended = np.asarray(batch.terminated)[:size]
-        mixture, done = observation[:size], action[:size]
-
-        def values(layers: Any, x: np.ndarray) -> np.ndarray:
-            return reference.forward_norms(layers, x)[:, 0]
-
+        observation, action, successor, _, alive = value_learning.arrays(batch)
+        mixture, following, alive = observation[:size], successor[:size], alive[:size]
         both = reference.smallest(self.targets, observation, action)[0]
-        v = values(self.value, observation)
-        # Of all rows, the expert's too.
-        max_z = max(np.minimum((both - v) / config.temperature, config.max_exponent).max(), -1.0)
-
-        def loss(layers: Any) -> float:
-            return self.value_loss(both, values(layers, observation), max_z)
-
-        value_loss, gradient = loss(self.value), reference.differences(loss, self.value)
-        self.value = self.value_adam.step(self.value, gradient)
-        new_v, next_v = (values(self.value, x) for x in (mixture, following))
-
+        v = value_learning.state_values(self.value, observation)
+        max_z = max(self.exponent(both - v).max(), -1.0)  # of all rows, the expert's too
+        value_loss = self.move_value(lambda v: self.value_loss(both, v, max_z), observation)
+        new_v, next_v = (value_learning.state_values(self.value, x) for x in (mixture, following))
         q = both[:size]
-        weight = np.minimum(np.exp(config.inverse_temperature * (q - new_v)), config.max_weight)
-        distance, gradient = reference.imitation(self.actor, mixture, done, weight, config, key)
-        self.actor_adam.rate = reference.cosine(config.actor_lr, step, config.decay_steps)
-        self.actor = self.actor_adam.step(self.actor, gradient)
-
+        metrics = self.imitate(mixture, action[:size], q - new_v, key, step)
         largest = config.expert_reward / (1 - config.discount)
-        y = -config.expert_reward + config.discount * np.where(ended, -largest, next_v)
+        y = -config.expert_reward + config.discount * np.where(alive, next_v, -largest)
         # Of all 2 B rows: a mean over them is half of L(Q)'s sum.
         goal = np.concatenate([y, np.full(size, largest)])
         critic_loss, outputs, gradients = reference.squared_errors(
             self.critics, observation, action, goal
         )
-        self.critics = self.critic_adam.step(self.critics, gradients)
-        self.targets = reference.towards(self.critics, self.targets, config.target_rate)
-        return {
+        self.move_critics(gradients)
+        return metrics | {
             "value/loss": value_loss,
             "value/v": v[:size].mean(),
             "value/expert_v": v[size:].mean(),
-            "actor/loss": (weight * distance).mean(),
-            "actor/advantage": (q - new_v).mean(),
-            "actor/weight": weight.mean(),
             "critic/loss": critic_loss,
             "critic/q": outputs[:, :size].mean(),
             "critic/expert_q": outputs[:, size:].mean(),
         }
 
 
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "their flags": {},
     "clipped": {"temperature": 0.4, "max_exponent": 0.5, "discount": 0.9},
     "Adroit and Kitchen": {
@@ -129,23 +86,15 @@ CASES: dict[str, dict[str, Any]] = {
     },
 }
 
-# Compiled once for all tests: a Config's floats are traced.
 update = jax.jit(recoil.update)
 
 
 @reference.cases(CASES, quick=2)
-def test_updates_equal_the_authors(changes: dict[str, Any]) -> None:
+def test_updates_equal_the_authors(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     state = reference.state(recoil, SPEC, config)
-    expected = Reference(state, config)
-    for step in range(4):
-        batch, key = reference.transitions(step, 10), jax.random.key(step)
-        state, metrics = update(state, batch, key, step, config)
-        reference.assert_metrics(metrics, expected.update(batch, key, step))
-    reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
-    reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
-    reference.assert_same(reference.norms(state.value), expected.value, "value")
-    reference.assert_same(reference.actor(state.actor), expected.actor, "actor")
+    batches = functools.partial(reference.transitions, size=10)
+    value_learning.assert_updates_equal(update, state, config, Reference, batches=batches)
 
 
 def test_defaults_are_the_flags_and_the_mujoco_config_of_the_authors() -> None:
@@ -176,35 +125,13 @@ def test_the_expert_is_the_second_half_and_its_rewards_do_not_matter() -> None:
         reward=batch.reward + 1.0, next_observation=batch.next_observation.at[5:].set(7.0)
     )
     state = reference.state(recoil, SPEC, CONFIG)
-    results = [update(state, x, jax.random.key(0), 0, CONFIG) for x in (batch, other)]
+    results = [update(state, x, KEY, 0, CONFIG) for x in (batch, other)]
     jax.tree.map(np.testing.assert_array_equal, *results)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"discount": 1.0},
-            r"^--config\.discount is 1, it must be finite and in \[0, 0\.9999\]\.$",
-        ),
-        (
-            {"expectile": 0.4},
-            r"^--config\.expectile is 0\.4, it must be finite and in \[0\.5, 0\.9999\]\.$",
-        ),
-        ({"expert_part": -1}, r"^--config\.expert-part is -1, it must be at least 0\.$"),
-    ],
-)
-def test_refuses_numbers_out_of_range(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        check(recoil, SPEC, dataclasses.replace(CONFIG, **changes))
 
 
 @pytest.mark.learn
 def test_learns_from_an_expert_what_a_mixture_does_not_show(tmp_path: Path) -> None:
-    """Near the expert's -1.3, where imitation of all earns what most of them do.
-
-    Critics and V are normalised, which the authors' are not: theirs learn less here.
-    """
+    """The expert earns -1.3. The authors' critics and V are not normalised, and learn less."""
     data, steps, returns = str(reach.demonstrations(tmp_path / "reach.npz")), 2_000, {}
     norms = {"layer_norm": True, "value_layer_norm": True}
     for agent, changes in {"bc": {}, "recoil": norms}.items():

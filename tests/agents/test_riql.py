@@ -1,6 +1,4 @@
-"""RIQL against float64 NumPy written from the authors' equations,
-and what the paper promises of its parts.
-"""
+"""RIQL against float64 NumPy written from the authors' equations."""
 
 from __future__ import annotations
 
@@ -12,103 +10,49 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.agent import EnvSpec, Transition
+from rljax.agent import Transition
 from rljax.agents import riql
 from rljax.runs import experiments
-from tests.agents import reference
+from tests.agents import reference, trees, value_learning
+from tests.agents.value_learning import KEY, SPEC
 
-SPEC = EnvSpec("test/Example-v0", (3,), 2)
-SIZES: dict[str, Any] = {"hidden": (8, 8), "batch_size": 5, "num_critics": 3, "target_rate": 0.1}
 CONFIG = riql.Config(
-    **SIZES, actor_lr=1e-2, critic_lr=2e-2, value_lr=3e-2, normalise_observations=False
+    **value_learning.SIZES, num_critics=3, value_lr=3e-2, normalise_observations=False
 )
-KEY = jax.random.key(0)
-PROBE: dict[str, Any] = {}
+PROBE = {}
 
 
-def example() -> tuple[EnvSpec, riql.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     return SPEC, dataclasses.replace(CONFIG, decay_steps=10.0, dropout=0.1), reference.transitions()
 
 
-class Reference:
-    """Robust implicit Q-learning in float64: arXiv:2310.12955,
-    in the order and with the constants of its code.
-    """
-
-    def __init__(self, state: riql.State, config: riql.Config) -> None:
-        self.config = config
-        self.actor, self.value = reference.actor(state.actor), reference.mlp(state.value)
-        self.critics, self.targets = (
-            reference.critics(state.critic),
-            reference.critics(state.target_critic),
-        )
-        self.actor_adam, self.critic_adam = (
-            reference.Adam(config.actor_lr),
-            reference.Adam(config.critic_lr),
-        )
-        self.value_adam = reference.Adam(config.value_lr)
+class Reference(value_learning.Networks):
+    """arXiv:2310.12955, in the order and with the constants of its code."""
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
-        """One update; its metrics."""
-        config = self.config
-        observation = np.asarray(batch.observation, np.float64)
-        next_observation = np.asarray(batch.next_observation, np.float64)
-        action, reward = (np.asarray(x, np.float64) for x in (batch.action, batch.reward))
-        alive = 1.0 - np.asarray(batch.terminated, np.float64)
-
-        q = np.quantile(
-            [reference.value(x, observation, action)[0] for x in self.targets],
-            config.quantile,
-            axis=0,
-        )
-        value_loss, v, gradient = reference.expectile(self.value, observation, q, config.expectile)
-        next_v = reference.forward(self.value, next_observation)[0][:, 0]
-        self.value = self.value_adam.step(self.value, gradient)
-
+        config, squashed = self.config, self.config.policy == "deterministic"
+        observation, action, successor, reward, alive = value_learning.arrays(batch)
+        each = [reference.value(x, observation, action)[0] for x in self.targets]
+        q = np.quantile(each, config.quantile, axis=0)
+        v, next_v = (value_learning.state_values(self.value, x) for x in (observation, successor))
         y = np.clip(reward + config.discount * alive * next_v, config.target_min, config.target_max)
-        critic_loss, values, linear, gradient = self.errors(observation, action, y)
-        self.critics = self.critic_adam.step(self.critics, gradient)
-        self.targets = reference.towards(self.critics, self.targets, config.target_rate)
-
-        weight = np.minimum(np.exp(config.inverse_temperature * (q - v)), config.max_weight)
-        squashed = config.policy == "deterministic"
-        distance, gradient = reference.imitation(
-            self.actor, observation, action, weight, config, key, squashed
+        metrics = self.fit_value(observation, q)
+        metrics |= self.imitate(observation, action, q - v, key, step, squashed)
+        threshold = 1.0 / config.huber_sigma**2
+        losses, values, linear, gradients = value_learning.linear_errors(
+            self.critics, observation, action, y, threshold
         )
-        self.actor_adam.rate = reference.cosine(config.actor_lr, step, config.decay_steps)
-        self.actor = self.actor_adam.step(self.actor, gradient)
-        return {
-            "value/loss": value_loss,
-            "value/v": v.mean(),
-            "actor/loss": (weight * distance).mean(),
-            "actor/advantage": (q - v).mean(),
-            "actor/weight": weight.mean(),
-            "critic/loss": critic_loss,
+        scale = 2.0 * threshold * len(self.critics)  # h is a mean over critics, with slopes of +-1
+        self.move_critics(reference.zip_map(lambda x: x / scale, gradients))
+        return metrics | {
+            "critic/loss": losses.mean() / (2.0 * threshold),
             "critic/q": values.mean(),
             "critic/target": y.mean(),
             "critic/linear": linear,
         }
 
-    def errors(
-        self, observation: np.ndarray, action: np.ndarray, y: np.ndarray
-    ) -> tuple[float, Any, float, Any]:
-        """Mean of h, values [C, B], the share beyond t = 1 / sigma^2, gradients:
-        dh/dQ = clip((Q - y) / t, +-1).
-        """
-        threshold, gradients, values = 1.0 / self.config.huber_sigma**2, [], []
-        for critic in self.critics:
-            q, inputs = reference.forward(critic, np.concatenate([observation, action], axis=-1))
-            values.append(q[:, 0])
-            change = np.clip((q - y[:, None]) / threshold, -1.0, 1.0) / (len(y) * len(self.critics))
-            gradients.append(reference.backward(critic, inputs, change)[0])
-        error = np.abs(np.stack(values) - y)
-        inside = error < threshold
-        loss = np.where(inside, error**2 / (2.0 * threshold), error - threshold / 2.0).mean()
-        return float(loss), np.stack(values), float(1.0 - inside.mean()), gradients
 
-
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "default": {},
     "five critics": {"num_critics": 5, "quantile": 0.1},
     "gaussian": {"policy": "gaussian", "log_std_max": 0.0},
@@ -118,48 +62,27 @@ CASES: dict[str, dict[str, Any]] = {
     "decay, dropout": {"decay_steps": 3.0, "dropout": 0.4, "quantile": 0.5},
 }
 
-# Compiled once for all tests: a Config's floats are traced.
 update = jax.jit(riql.update)
-value_loss = jax.jit(riql.value_loss)
-actor_loss = jax.jit(riql.actor_loss)
 act = jax.jit(riql.act, static_argnames="explore")
 
 
 def fresh(config: riql.Config) -> riql.State:
-    """A State to start from, whose values lie among the critics'."""
+    """Values lie among the critics'."""
     state = reference.state(riql, SPEC, config)
     state.value.parameters.params["output"]["bias"] -= 0.2
     return state
 
 
-def constant(v: Any) -> Any:
-    """A value that is a number, whatever the state."""
-    return lambda observation: jnp.full((observation.shape[0], 1), v)
-
-
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
-def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+def test_updates_equal_the_papers(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
-    state = fresh(config)
-    expected = Reference(state, config)
-    for step in range(4):
-        batch, key = reference.transitions(step), jax.random.key(step)
-        state, metrics = update(state, batch, key, step, config)
-        reference.assert_metrics(metrics, expected.update(batch, key, step))
-    reference.assert_same(reference.mlp(state.value), expected.value, "value")
-    reference.assert_same(reference.actor(state.actor), expected.actor, "actor")
-    reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
-    reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
+    value_learning.assert_updates_equal(update, fresh(config), config, Reference)
 
 
 def test_the_cases_bound_some_and_not_all() -> None:
     state, batch = fresh(CONFIG), reference.transitions()
-    metrics = {
-        name: update(fresh(c), batch, KEY, 0, c)[1]
-        for name, c in (
-            (name, dataclasses.replace(CONFIG, **changes)) for name, changes in CASES.items()
-        )
-    }
+    configs = {name: dataclasses.replace(CONFIG, **changes) for name, changes in CASES.items()}
+    metrics = {name: update(fresh(c), batch, KEY, 0, c)[1] for name, c in configs.items()}
     assert metrics["small errors"]["critic/linear"] == 0.0
     assert (
         0.0 < metrics["default"]["critic/linear"] < metrics["large errors"]["critic/linear"] < 1.0
@@ -213,49 +136,12 @@ def test_targets_are_clipped() -> None:
 
 def test_one_wild_target_pulls_no_harder_than_another() -> None:
     state, batch = fresh(CONFIG), reference.transitions()
-    wild = batch.reward.at[0].set(100.0)
-    wilder = batch.reward.at[0].set(1000.0)
-    for left, right in zip(
-        *(
-            jax.tree.leaves(update(state, batch.replace(reward=x), KEY, 0, CONFIG)[0].critic)
-            for x in (wild, wilder)
-        ),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(left, right)
-
-
-def test_weights_grow_with_the_advantage_up_to_their_bound() -> None:
-    config = dataclasses.replace(CONFIG, policy="deterministic")
-    actor, batch = fresh(config).actor.parameters, reference.transitions()
-    weights = [
-        float(actor_loss(actor, jnp.full(5, x), batch, KEY, config)[1]["actor/weight"])
-        for x in (-1, 0, 1, 9)
-    ]
-    np.testing.assert_allclose(weights, [np.exp(-3.0), 1.0, np.exp(3.0), 100.0], rtol=1e-5)
+    batches = (batch.replace(reward=batch.reward.at[0].set(x)) for x in (100.0, 1000.0))
+    assert trees.equal(*(update(state, x, KEY, 0, CONFIG)[0].critic for x in batches))
 
 
 def test_only_termination_cuts_the_bootstrap() -> None:
-    state, batch = fresh(CONFIG), reference.transitions()
-    never, always = np.zeros(5, bool), np.ones(5, bool)
-
-    def target(**flags: np.ndarray) -> Any:
-        return update(state, batch.replace(**flags), KEY, 0, CONFIG)[1]["critic/target"]
-
-    assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
-    np.testing.assert_allclose(
-        target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-5
-    )
-
-
-def test_no_action_but_the_datas_is_judged() -> None:
-    state, batch = fresh(CONFIG), reference.transitions()
-    moved = jax.tree.map(lambda x: x + 1.0, state.actor.parameters)
-    other = state.replace(actor=state.actor.replace(parameters=moved))
-    for part in ("critic", "value", "target_critic"):
-        new, same = (getattr(update(x, batch, KEY, 0, CONFIG)[0], part) for x in (state, other))
-        for left, right in zip(*map(jax.tree.leaves, (new, same)), strict=True):
-            np.testing.assert_array_equal(left, right)
+    value_learning.assert_only_termination_cuts_the_bootstrap(update, fresh(CONFIG), CONFIG)
 
 
 def test_value_judges_before_its_step() -> None:
@@ -266,35 +152,6 @@ def test_value_judges_before_its_step() -> None:
     )
     assert moving["critic/target"] == resting["critic/target"]
     assert moving["actor/advantage"] == resting["actor/advantage"]
-
-
-def test_order_of_the_batch_changes_nothing() -> None:
-    batch = reference.transitions()
-    shuffled = jax.tree.map(lambda x: np.asarray(x)[[3, 1, 4, 0, 2]], batch)
-    new, other = (update(fresh(CONFIG), x, KEY, 0, CONFIG)[0] for x in (batch, shuffled))
-    for left, right in zip(*map(jax.tree.leaves, (new, other)), strict=True):
-        np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
-
-
-def test_rate_falls_to_zero_as_a_cosine() -> None:
-    config = dataclasses.replace(CONFIG, decay_steps=100.0)
-    rates = [riql.actor_rate(jnp.asarray(step), config) for step in (0, 50, 100, 150)]
-    np.testing.assert_allclose(np.asarray(rates), [1e-2, 0.5e-2, 0.0, 0.0], rtol=1e-5, atol=1e-9)
-    old = fresh(config)
-    for step, moves in ((99, True), (100, False)):
-        new = update(old, reference.transitions(), KEY, step, config)[0]
-        for part, expected in (("actor", moves), ("critic", True), ("value", True)):
-            pairs = zip(
-                *(jax.tree.leaves(getattr(x, part).parameters) for x in (old, new)), strict=True
-            )
-            assert any(np.any(np.asarray(x) != np.asarray(y)) for x, y in pairs) == expected, part
-
-
-def test_rate_stays_without_decay() -> None:
-    assert (
-        riql.actor_rate(jnp.asarray(10**7), dataclasses.replace(CONFIG, decay_steps=None))
-        == CONFIG.actor_lr
-    )
 
 
 def test_begins_as_the_authors_do() -> None:
@@ -309,18 +166,11 @@ def test_begins_as_the_authors_do() -> None:
 @pytest.mark.parametrize("policy", ["gaussian", "deterministic"])
 def test_act_explores_around_the_mean_within_bounds(policy: Any) -> None:
     config = dataclasses.replace(CONFIG, policy=policy, exploration_noise=0.7)
-    state, observation = fresh(config), reference.transitions(9, 6).observation
-    actor = state.actor.parameters
-    output = reference.forward(reference.mlp(actor.mean), np.asarray(observation, np.float64))[0]
-    mean = np.tanh(output) if policy == "deterministic" else output
-    std = 0.7 if actor.log_std is None else np.exp(np.asarray(actor.log_std, np.float64))
-    noise = std * np.asarray(jax.random.normal(KEY, (6, 2)))
-    actual, extras = act(state, observation, KEY, config, explore=True)
-    np.testing.assert_allclose(actual, np.clip(mean + noise, -1.0, 1.0), rtol=1e-4, atol=1e-5)
-    assert 0.0 < (np.abs(actual) == 1.0).mean() < 1.0
-    assert extras == {}
-    actual, _ = act(state, observation, KEY, config, explore=False)
-    np.testing.assert_allclose(actual, np.clip(mean, -1.0, 1.0), rtol=1e-4)
+    state, seen = fresh(config), reference.transitions(9, 6).observation
+    mean, *log_std = reference.actor(state.actor)
+    mean = reference.forward(mean, np.asarray(seen, np.float64))[0]
+    mean, std = (mean, np.exp(log_std[0])) if log_std else (np.tanh(mean), 0.7)
+    value_learning.assert_explores_around(mean, std, act, state, seen, config)
 
 
 @pytest.mark.parametrize(

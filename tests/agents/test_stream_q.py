@@ -1,4 +1,4 @@
-"""Stream Q against float64 NumPy written from the paper, and what the paper promises."""
+"""Stream Q against float64 NumPy written from the paper."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.agent import EnvSpec, Transition
-from rljax.agents import stream_q
+from rljax.agent import EnvSpec
+from rljax.agents import stream_q, stream_sarsa
 from tests.agents import streaming
 
 SPEC = EnvSpec("test/Example-v0", (3,), 4, discrete=True)
@@ -22,33 +22,14 @@ act = jax.jit(stream_q.act, static_argnames="explore")
 update = jax.jit(stream_q.update)
 
 
-def example() -> tuple[EnvSpec, stream_q.Config, Transition]:
-    """What the contract's tests run on."""
+def example() -> Any:
     stream = streaming.transitions(0, 5, SPEC, greedy=np.ones(5, np.bool_))
-    return SPEC, CONFIG, jax.tree.map(lambda x: jnp.asarray(x[0]), stream)
+    return SPEC, CONFIG, streaming.first(stream)
 
 
 def test_a_stream_equals_the_paper() -> None:
-    greedy = np.arange(30) % 4 != 3
-    stream = streaming.transitions(0, 30, SPEC, greedy=greedy)
-    state = streaming.state(stream_q, SPEC, CONFIG)
-    critic = streaming.Network(state.critic)
-    optimiser = streaming.ObGD(critic, CONFIG.critic_kappa, CONFIG)
-    found = streaming.follow(stream_q, state, stream, CONFIG)
-    for t, (observation, action, reward, following, done, row) in enumerate(
-        streaming.rows(stream, CONFIG)
-    ):
-        error = (
-            reward
-            + CONFIG.discount * (1 - done) * critic(following).max()
-            - critic(observation)[action]
-        )
-        optimiser.step(
-            lambda parameters, x=observation, a=action: critic(x, parameters)[a],
-            error,
-            done or not row.extras["greedy"],
-        )
-        streaming.assert_network(found[t].critic, critic)
+    stream = streaming.transitions(0, 30, SPEC, greedy=np.arange(30) % 4 != 3)
+    streaming.assert_equals(stream_q, SPEC, CONFIG, stream)
 
 
 def test_credit_ends_where_an_action_was_not_greedy() -> None:
@@ -56,10 +37,8 @@ def test_credit_ends_where_an_action_was_not_greedy() -> None:
     for greedy in (True, False):
         row = example()[2].replace(extras={"greedy": jnp.asarray(greedy)})
         after, _ = update(state, row, KEY, jnp.zeros((), jnp.int32), CONFIG)
-        assert (
-            any(np.any(leaf) for leaf in jax.tree.leaves(after.critic.optimiser_state.trace))
-            == greedy
-        )
+        trace = jax.tree.leaves(after.critic.optimiser_state.trace)
+        assert any(np.any(leaf) for leaf in trace) == greedy
 
 
 def test_explores_less_and_less() -> None:
@@ -78,9 +57,7 @@ def test_explores_less_and_less() -> None:
 
 def test_pictures_need_convolutions() -> None:
     spec = EnvSpec("test/Pictures-v0", (10, 10, 4), 3, discrete=True)
-    with pytest.raises(
-        ValueError, match=r"^observations have shape \(10, 10, 4\): give convolutions"
-    ):
+    with pytest.raises(ValueError, match=r"^observations have shape \(10, 10, 4\): give conv"):
         stream_q.check(spec, CONFIG)
     config = dataclasses.replace(CONFIG, convolutions=((16, 3, 1),), hidden=(8,))
     stream_q.check(spec, config)
@@ -89,21 +66,18 @@ def test_pictures_need_convolutions() -> None:
         lambda state: act(state, jnp.ones((2, 10, 10, 4)), KEY, config, explore=False), state
     )
     assert chosen.shape == (2,)
-    with pytest.raises(
-        ValueError, match=r"^--config\.convolutions 16 11 1 do not fit a picture 10 wide\.$"
-    ):
+    message = r"^--config\.convolutions 16 11 1 do not fit a picture 10 wide\.$"
+    with pytest.raises(ValueError, match=message):
         stream_q.check(spec, dataclasses.replace(config, convolutions=((16, 11, 1),)))
 
 
-@pytest.mark.parametrize("name", ["stream_q", "stream_sarsa"])
-def test_refuses_continuous_actions(name: str) -> None:
-    import importlib
-
-    module: Any = importlib.import_module(f"rljax.agents.{name}")
-    with pytest.raises(
-        ValueError,
-        match=rf"^agent '{name}' chooses among discrete actions, those of 'Pendulum-v1' are "
-        r"continuous\. Use: rljax train stream_ac --env Pendulum-v1, or choose an environment such "
-        r"as CartPole-v1\.$",
-    ):
+@pytest.mark.parametrize("module", [stream_q, stream_sarsa])
+def test_refuses_continuous_actions(module: Any) -> None:
+    name = module.__name__.rpartition(".")[2]
+    message = (
+        rf"^agent '{name}' chooses among discrete actions, those of 'Pendulum-v1' are continuous\. "
+        r"Use: rljax train stream_ac --env Pendulum-v1, or choose an environment such as "
+        r"CartPole-v1\.$"
+    )
+    with pytest.raises(ValueError, match=message):
         module.check(EnvSpec("Pendulum-v1", (3,), 1), module.Config())

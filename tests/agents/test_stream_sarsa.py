@@ -1,25 +1,25 @@
-"""Stream SARSA against float64 NumPy written from the paper, and what the paper promises."""
+"""Stream SARSA against float64 NumPy written from the paper."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import EnvSpec, Transition
+from rljax.agent import EnvSpec
 from rljax.agents import stream_sarsa
-from tests.agents import streaming
+from tests.agents import streaming, trees
 
 SPEC = EnvSpec("test/Example-v0", (3,), 4, discrete=True)
 CONFIG = stream_sarsa.Config(hidden=(8, 8), initialisation="torch")
 KEY = jax.random.key(0)
 
 
-def example() -> tuple[EnvSpec, stream_sarsa.Config, Transition]:
-    """What the contract's tests run on."""
-    row = jax.tree.map(lambda x: jnp.asarray(x[0]), streaming.transitions(0, 5, SPEC))
+def example() -> Any:
+    row = streaming.first(streaming.transitions(0, 5, SPEC))
     # Else it waits for the next action.
     return SPEC, CONFIG, row.replace(terminated=jnp.asarray(True))
 
@@ -49,9 +49,7 @@ def test_the_next_action_was_drawn_before_the_update() -> None:
     stream = streaming.transitions(0, 2, SPEC)
     stream = stream.replace(terminated=np.zeros(2, np.bool_), truncated=np.zeros(2, np.bool_))
     first, second = streaming.follow(stream_sarsa, state, stream, CONFIG)
-    parameters = (state.critic.parameters, first.critic.parameters)
-    same = [np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, parameters), strict=True)]
-    assert all(same)
+    assert trees.equal(state.critic.parameters, first.critic.parameters)
     assert bool(first.waiting.valid)
     biases = [x.critic.parameters.params["output"]["bias"] for x in (first, second)]
     assert not np.array_equal(*biases)
@@ -73,10 +71,7 @@ def test_a_time_limit_bootstraps_on_the_mean_over_actions_where_asked() -> None:
     row = example()[2].replace(terminated=jnp.asarray(False), truncated=jnp.asarray(True))
     _, metrics = stream_sarsa.update(state, row, KEY, jnp.zeros((), jnp.int32), config)
     q = np.asarray(state.critic(row.next_observation), np.float64)
-    expected = (
-        row.reward
-        + config.discount * (0.5 * q.max() + 0.5 * q.mean())
-        - state.critic(row.observation)[row.action]
-    )
+    target = row.reward + config.discount * (0.5 * q.max() + 0.5 * q.mean())
+    expected = target - state.critic(row.observation)[row.action]
     np.testing.assert_allclose(metrics["critic/error"].value, np.abs(expected), rtol=1e-5)
     assert float(metrics["critic/error"].weight) == 1.0

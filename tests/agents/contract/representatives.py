@@ -1,6 +1,4 @@
-"""The agents that stand for all of them in the quick tests of what agents share:
-one for each kind of experience.
-"""
+"""One agent for each kind of experience stands for all in quick tests of what agents share."""
 
 from __future__ import annotations
 
@@ -13,5 +11,5 @@ REPRESENTATIVES = ("dqn", "iql", "ppo", "sac", "stream_ac")
 
 
 def quick(names: Iterable[str], these: Iterable[str] = REPRESENTATIVES) -> list[Any]:
-    """Parameters: a test is slow with all `names` but `these`."""
+    """A test is slow with all `names` but `these`."""
     return [pytest.param(name, marks=() if name in these else pytest.mark.slow) for name in names]

@@ -1,8 +1,7 @@
 """Presets that carry an author's name have the numbers of the author's files.
 
-The numbers below are copied from these files. The names of the settings are ours, in the order of
-theirs. Where a file has a number that stands for another, the code decides: WSRL's and Cal-QL's
-`target_entropy` of 0.0 is -A, which is None here.
+The numbers are copied from these files, under our names and in their order. Where a file's number
+stands for another, the code decides: WSRL's and Cal-QL's `target_entropy` of 0.0 is -A, None here.
 """
 
 from __future__ import annotations
@@ -23,26 +22,28 @@ SPEC = EnvSpec("test/Example-v0", (3,), 2)
 MODULES = {"sac": sac, "cql": cql, "calql": calql, "rebrac": rebrac}
 LIMITS = {"log_std_min": math.log(1e-5), "log_std_max": math.log(10.0)}  # std in [1e-5, 10]
 
-# WSRL (zhouzypaul/wsrl 891ee35): sac_config.py, wsrl_config.py, finetune.py --utd 4 --batch_size
-# 1024 --warmup_steps 5000.
-WSRL: dict[str, Any] = LIMITS | {
+# WSRL (zhouzypaul/wsrl 891ee35): what its agents and its pretraining share.
+ENSEMBLE: dict[str, Any] = LIMITS | {
     "discount": 0.99,
-    "entropy_backup": False,
     "target_entropy": None,  # sac.py: 0.0 becomes -actions.shape[-1]
     "target_rate": 5e-3,
     "num_critics": 10,
     "min_critics": 2,
-    "with_replacement": True,  # jax.random.randint
-    "actor_value": "smallest",  # predicted_qs.min(axis=0)
     "init_temperature": 1.0,
     "layer_norm": True,
     "actor_layer_norm": True,
     "actor_lr": 1e-4,
     "critic_lr": 3e-4,
     "temperature_lr": 1e-4,
+    "batch_size": 256,
+}
+# sac_config.py, wsrl_config.py, finetune.py --utd 4 --batch_size 1024 --warmup_steps 5000.
+WSRL = ENSEMBLE | {
+    "entropy_backup": False,
+    "with_replacement": True,  # jax.random.randint
+    "actor_value": "smallest",  # predicted_qs.min(axis=0)
     "num_updates": 4,
     "policy_delay": 4,
-    "batch_size": 256,
     "warmup_steps": 5_000,
 }
 FROM_STATES = {"state_dependent_std": True, "num_next_actions": 1}
@@ -50,31 +51,19 @@ PLAIN_REWARDS = {"reward_scale": 1.0, "reward_shift": None}
 # train_config.py, and the rewards of scripts/*/launch_wsrl_finetune.sh
 ANTMAZE_WSRL = WSRL | {
     "state_dependent_std": False,  # std_parameterization="uniform"
-    "critic_hidden": (256, 256, 256, 256),
+    "critic_hidden": (256,) * 4,
     "hidden": (256, 256),
     "num_next_actions": 10,  # max_target_backup, n_actions
     "reward_scale": 10.0,
     "reward_shift": -5.0,
 }
-ADROIT_WSRL = WSRL | FROM_STATES | {"critic_hidden": (512, 512, 512), "hidden": (512, 512)}
-KITCHEN_WSRL = WSRL | FROM_STATES | {"critic_hidden": None, "hidden": (512, 512, 512)}
+ADROIT_WSRL = WSRL | FROM_STATES | {"critic_hidden": (512,) * 3, "hidden": (512, 512)}
+KITCHEN_WSRL = WSRL | FROM_STATES | {"critic_hidden": None, "hidden": (512,) * 3}
 KITCHEN_REWARDS = {"reward_scale": 1.0, "reward_shift": -4.0}
 LOCOMOTION_WSRL = WSRL | FROM_STATES | PLAIN_REWARDS | {"critic_hidden": None, "hidden": (256, 256)}
 
 # WSRL's pretraining: cql_config.py with ensemble_config.py (--use_redq).
-PRETRAINING: dict[str, Any] = LIMITS | {
-    "discount": 0.99,
-    "target_entropy": None,
-    "target_rate": 5e-3,
-    "num_critics": 10,
-    "min_critics": 2,
-    "layer_norm": True,
-    "actor_layer_norm": True,
-    "init_temperature": 1.0,
-    "actor_lr": 1e-4,
-    "critic_lr": 3e-4,
-    "temperature_lr": 1e-4,
-    "batch_size": 256,
+PRETRAINING = ENSEMBLE | {
     "log_std_offset": 0.0,
     "num_actions": 10,
     "backup": "max_of_min",  # cql_max_target_backup
@@ -82,12 +71,14 @@ PRETRAINING: dict[str, Any] = LIMITS | {
     "bc_steps": 0,
     "update_order": "together",
     "normalise_observations": False,
+    "state_dependent_std": True,
+    "importance_sampling": True,
+    "lagrange": False,
 }
 ANTMAZE_CQL = PRETRAINING | {
     "state_dependent_std": False,
-    "critic_hidden": (256, 256, 256, 256),
+    "critic_hidden": (256,) * 4,
     "hidden": (256, 256),
-    "importance_sampling": True,
     "lagrange": True,  # cql_autotune_alpha: alpha (G - gap), alpha from 1.0 on
     "penalty_weight": 1.0,
     "weighted_target": True,
@@ -97,28 +88,20 @@ ANTMAZE_CQL = PRETRAINING | {
     "failure_reward": -5.0,
 }
 ADROIT_CQL = PRETRAINING | {
-    "state_dependent_std": True,
-    "critic_hidden": (512, 512, 512),
+    "critic_hidden": (512,) * 3,
     "hidden": (512, 512),
-    "importance_sampling": True,
-    "lagrange": False,
     "penalty_weight": 1.0,
 }
 KITCHEN_CQL = PRETRAINING | {
-    "state_dependent_std": True,
-    "critic_hidden": (512, 512, 512),
-    "hidden": (512, 512, 512),
+    "critic_hidden": (512,) * 3,
+    "hidden": (512,) * 3,
     "importance_sampling": False,
-    "lagrange": False,
     "penalty_weight": 5.0,
     "reward_transform": "minus_four",
 }
 LOCOMOTION_CQL = PRETRAINING | {
-    "state_dependent_std": True,
     "critic_hidden": (256, 256),
     "hidden": (256, 256),
-    "importance_sampling": True,
-    "lagrange": False,
     "penalty_weight": 5.0,
     "reward_transform": "none",
     "gap_min": None,
@@ -155,10 +138,10 @@ RLPD_LOCOMOTION = {"min_critics": 2, "entropy_backup": True, "hidden": (256, 256
 RLPD_ANTMAZE = {
     "min_critics": 1,
     "entropy_backup": False,
-    "hidden": (256, 256, 256),
+    "hidden": (256,) * 3,
     "reward_shift": -1.0,
 }
-RLPD_ADROIT = {"min_critics": 2, "entropy_backup": False, "hidden": (256, 256, 256)}
+RLPD_ADROIT = {"min_critics": 2, "entropy_backup": False, "hidden": (256,) * 3}
 SERL = {  # rail-berkeley/serl cd5f7e7, launcher.py make_sac_agent, sac.py
     "num_critics": 10,
     "min_critics": 2,
@@ -203,7 +186,7 @@ CALQL_ANTMAZE = {  # scripts/run_antmaze.sh
     "target_gap": 0.8,
     "lagrange": True,
     "hidden": (256, 256),
-    "critic_hidden": (256, 256, 256, 256),
+    "critic_hidden": (256,) * 4,
     "reward_transform": "times_10_minus_5",
 }
 CALQL_ADROIT = {  # corl-team/CORL eeeeef2, configs/finetune/cal_ql/*/cloned_v1.yaml
@@ -211,8 +194,8 @@ CALQL_ADROIT = {  # corl-team/CORL eeeeef2, configs/finetune/cal_ql/*/cloned_v1.
     "gap_min": -200.0,
     "lagrange": False,
     "normalise_observations": False,
-    "critic_hidden": (256, 256, 256),  # q_n_hidden_layers: 3
-    "hidden": (256, 256, 256),  # cal_ql.py, TanhGaussianPolicy
+    "critic_hidden": (256,) * 3,  # q_n_hidden_layers: 3
+    "hidden": (256,) * 3,  # cal_ql.py, TanhGaussianPolicy
     "reward_transform": "none",
 }
 
@@ -221,7 +204,7 @@ CALQL_ADROIT = {  # corl-team/CORL eeeeef2, configs/finetune/cal_ql/*/cloned_v1.
 REBRAC = {
     "actor_lr": 1e-3,
     "critic_lr": 1e-3,
-    "hidden": (256, 256, 256),
+    "hidden": (256,) * 3,
     "discount": 0.99,
     "target_rate": 5e-3,
     "actor_penalty": 1.0,
@@ -331,9 +314,8 @@ def test_wsrls_networks_fit_those_of_its_pretraining(data: str, environment: str
 def test_rebrac_goes_on_online_as_corls_finetuning(name: str) -> None:
     """critic_bc_coef *= 0; expl_noise: 0.0; min_decay_coef: 0.5, of num_online_updates."""
     changes = registry.preset_online("rebrac", None, name)
-    assert changes["critic_penalty"] == 0.0
-    assert changes["exploration_noise"] == 0.0
-    assert changes["penalty_end"] == 0.5
+    expected = {"critic_penalty": 0.0, "exploration_noise": 0.0, "penalty_end": 0.5}
+    assert expected.items() <= changes.items()
 
 
 def test_brax_fixes_the_temperature_of_its_sac() -> None:

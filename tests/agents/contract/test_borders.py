@@ -1,13 +1,12 @@
-"""Hyperparameters at the borders of their ranges: each is refused before anything compiles,
-or learns finite numbers.
-
-All floats of an agent are inputs of one compiled program, so that each try costs two calls of it.
+"""Hyperparameters at the borders of their ranges are refused before anything compiles,
+or learn finite numbers.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import typing
 from typing import Any
 
@@ -19,22 +18,10 @@ import pytest
 from rljax import agent as contract
 from rljax.agent import float_fields
 from tests.agents.contract.representatives import quick
-from tests.agents.contract.test_contract import AGENTS, KEY, last_step, scalars, subject
+from tests.agents.contract.test_contract import AGENTS, KEY, example, last_step, scalars
 
-FLOATS = (
-    -100.0,
-    -1.0,
-    -1e-6,
-    0.0,
-    1e-30,
-    1.0 - 1e-9,
-    1.0,
-    1.0 + 1e-6,
-    1e39,
-    np.nan,
-    np.inf,
-    -np.inf,
-)
+SMALLEST = (-100.0, -1.0, -1e-6, 0.0, 1e-30)
+FLOATS = (*SMALLEST, 1.0 - 1e-9, 1.0, 1.0 + 1e-6, 1e39, np.nan, np.inf, -np.inf)
 INTEGERS = (-1, 0)
 # Settings under which a part of an agent computes that rests by default.
 VARIANTS: dict[str, list[dict[str, Any]]] = {
@@ -56,40 +43,31 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"temperature_loss": "alpha", "reduction": "mean"},
         {"clip_q": 0.5, "entropy_penalty": 0.5},
     ],
-    **{
-        name: [{"adaptive": True}]
-        for name in ("stream_ac", "stream_q", "stream_sarsa", "stream_td")
-    },
+    **{f"stream_{name}": [{"adaptive": True}] for name in ("ac", "q", "sarsa", "td")},
 }
 CASES = [
-    pytest.param(
-        name,
-        changes,
-        id=f"{name}-{number}",
-        marks=pytest.mark.learn if name != "td3" else pytest.mark.slow,
-    )
+    pytest.param(name, changes, id=f"{name}-{number}", marks=marks)
     for name in AGENTS
+    for marks in [pytest.mark.slow if name == "td3" else pytest.mark.learn]
     for number, changes in enumerate([{}, *VARIANTS.get(name, [])])
 ]
 
 
-def configured(name: str, changes: dict[str, Any]) -> Any:
-    """The Config of an agent's example, with those changes that it knows."""
-    config = subject(name).config
-    return dataclasses.replace(config, **changes)
+def configured(name: str, changes: Any) -> Any:
+    return dataclasses.replace(example(name)[2], **changes)
 
 
 @functools.cache
 def programs(name: str) -> tuple[Any, Any]:
-    """The agent's `init` and `update`, compiled once for all floats."""
-    module, spec = subject(name).module, subject(name).spec
+    """`init` and `update`, compiled once for all floats."""
+    module, spec, *_ = example(name)
     init = jax.jit(lambda config: module.init(KEY, spec, config))
     return init, jax.jit(lambda *of: module.update(*of))
 
 
 def is_refused(name: str, config: Any) -> bool:
-    """Whether an agent or its declaration refuses a Config, in a message that names the flag."""
-    module, spec = subject(name).module, subject(name).spec
+    """Whether a Config is refused in a message that names the flag."""
+    module, spec, *_ = example(name)
     try:
         contract.check(module, spec, config)
         module.experience(config).check()
@@ -99,20 +77,18 @@ def is_refused(name: str, config: Any) -> bool:
 
 
 def followed(name: str, config: Any) -> Any:
-    """A Config whose schedules are in steps, with every float in float32."""
-    module = subject(name).module
+    """A Config whose schedules are in steps, and floats in float32."""
+    module = example(name)[0]
     config = module.schedule(config, 10.0) if hasattr(module, "schedule") else config
     given = {field: getattr(config, field) for field in float_fields(type(config))}
-    return dataclasses.replace(
-        config,
-        **{field: None if x is None else jnp.asarray(x, jnp.float32) for field, x in given.items()},
-    )
+    floats = {x: None if y is None else jnp.asarray(y, jnp.float32) for x, y in given.items()}
+    return dataclasses.replace(config, **floats)
 
 
 def assert_finite(name: str, config: Any) -> None:
-    """Two updates change nothing into a value that is not finite, and neither do actions."""
+    """Two updates keep everything finite."""
     init, update = programs(name)
-    config, batch = followed(name, config), subject(name).batch
+    config, batch = followed(name, config), example(name)[3]
     state = init(config)
     for step in (last_step(config), 2 * last_step(config) + 1):
         state, metrics = update(state, batch, KEY, jnp.asarray(step, jnp.int32), config)
@@ -122,8 +98,8 @@ def assert_finite(name: str, config: Any) -> None:
         assert np.isfinite(leaf).all(), jax.tree_util.keystr(path)
 
 
-def wrong_floats(name: str, changes: dict[str, Any]) -> list[str]:
-    """The values of floats that are accepted and do not learn finite numbers."""
+def wrong_floats(name: str, changes: Any) -> list[str]:
+    """Those that are accepted and do not learn finite numbers."""
     base, wrong = configured(name, changes), []
     assert not is_refused(name, base)
     for field in float_fields(type(base)):
@@ -141,33 +117,32 @@ def wrong_floats(name: str, changes: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "changes"), CASES)
-def test_floats_at_their_borders_are_refused_or_finite(name: str, changes: dict[str, Any]) -> None:
+def test_floats_at_their_borders_are_refused_or_finite(name: str, changes: Any) -> None:
     assert wrong_floats(name, changes) == []
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in AGENTS if hasattr(subject(name).config, "reward_scale")]
+    "name", [name for name in AGENTS if hasattr(example(name)[2], "reward_scale")]
 )
 @pytest.mark.parametrize("value", [-1.0, 0.0])
 def test_rewards_are_neither_turned_round_nor_lost(name: str, value: float) -> None:
     config = configured(name, {"reward_scale": value})
     with pytest.raises(ValueError, match=r"^--config.reward-scale is -?\d, it must be .* above 0"):
-        contract.check(subject(name).module, subject(name).spec, config)
+        contract.check(*example(name)[:2], config)
 
 
 def integers(config: Any) -> list[str]:
-    """The names of integer settings, and of those that are lists of integers."""
-    hints = typing.get_type_hints(type(config))
+    """The names of integers, and of lists of them."""
     return [
         name
-        for name, hint in hints.items()
+        for name, hint in typing.get_type_hints(type(config)).items()
         if hint in (int, tuple[int, ...]) or int in typing.get_args(hint)
     ]
 
 
 def wrong_integers(name: str) -> list[str]:
-    """The values of integers that are accepted and cannot be, or do not fit."""
-    config, wrong, accepted = subject(name).config, [], {}
+    """Those that are accepted and cannot be, or do not fit."""
+    config, wrong, accepted = example(name)[2], [], {}
     for field in integers(config):
         several = isinstance(getattr(config, field), tuple)
         for value in INTEGERS:
@@ -188,8 +163,8 @@ def wrong_integers(name: str) -> list[str]:
 
 
 def misfit(name: str, config: Any) -> str:
-    """The error with which an agent cannot be traced with a Config; "" where it can."""
-    module, spec, _, batch = subject(name)[:4]
+    """The error of tracing an agent with a Config, or ""."""
+    module, spec, _, batch = example(name)
     try:
         state = jax.eval_shape(lambda: module.init(KEY, spec, config))
         step = jax.ShapeDtypeStruct((), jnp.int32)
@@ -202,3 +177,29 @@ def misfit(name: str, config: Any) -> str:
 @pytest.mark.parametrize("name", quick(AGENTS, ["sac"]))
 def test_integers_at_their_borders_are_refused_or_fit(name: str) -> None:
     assert wrong_integers(name) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value", "rule"),
+    [
+        ("dql", "denoising_steps", 0, "at least 1"),
+        ("dql", "num_candidates", 0, "at least 1"),
+        ("dql", "max_q_backup", 0, "at least 1"),
+        ("dql", "average_every", 0, "at least 1"),
+        ("dql", "embedding", 3, "at least 4"),
+        ("fdvl", "optimism", 0.4, "finite and in [0.5, 1]"),
+        ("fdvl", "temperature", 0.0, "finite and at least 1e-08"),
+        ("fdvl", "uniform_actions", -1, "at least 0"),
+        ("iql", "dropout", 1.0, "finite and in [0, 0.99]"),
+        ("iql", "dropout", -0.1, "finite and in [0, 0.99]"),
+        ("recoil", "discount", 1.0, "finite and in [0, 0.9999]"),
+        ("recoil", "expectile", 0.4, "finite and in [0.5, 0.9999]"),
+        ("recoil", "expert_part", -1, "at least 0"),
+        ("stream_ac", "second_moment_decay", 1.0, "below 1"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(name: str, field: str, value: float, rule: str) -> None:
+    module, spec, config, _ = example(name)
+    message = f"--config.{field.replace('_', '-')} is {value:g}, it must be {rule}."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        contract.check(module, spec, dataclasses.replace(config, **{field: value}))

@@ -1,7 +1,5 @@
 """What every agent promises to the rest of rljax: `rljax/agent.py` in tests.
 
-A new agents/*.py is found by itself.
-
 Each agent's own test module exports `example()`: a spec, a small Config and a batch.
 """
 
@@ -11,6 +9,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import itertools
 import types
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +29,7 @@ from rljax.networks import Network, Trained, parameters_of
 from rljax.networks.inputs import Raw
 from rljax.training import configuration, registry
 from rljax.training.learner import Learner
+from tests.agents import trees
 from tests.agents.contract.representatives import REPRESENTATIVES, quick
 from tests.agents.reference import own_constant
 
@@ -52,7 +52,8 @@ OPTIONAL = {
     "acting": ["config"],
 }
 DECLARATIONS = {"replay": Replay, "rollout": Rollout, "stream": Stream, "dataset": Dataset}
-FOLLOWING = {  # fields of a declaration that are the Config's, where that has them
+# Fields of a declaration that are the Config's, where that has them.
+FOLLOWING = {
     Replay: {"replay_size", "batch_size", "warmup_steps", "num_envs", "num_steps", "num_updates"},
     Rollout: {"batch_size", "num_envs", "num_steps"},
     Stream: {"num_envs", "num_steps", "num_updates", "time_feature"},
@@ -64,7 +65,6 @@ applied = jax.jit(lambda network, *inputs: network(*inputs))
 
 
 def source(name: str) -> str:
-    """An agent's file."""
     return (ROOT / "agents" / f"{name}.py").read_text()
 
 
@@ -74,7 +74,7 @@ PRIORITISED = [
     for name in AGENTS
     if "PrioritySettings" in source(name) or "    prioritised: " in source(name)
 ]
-# Settings under which what is declared has floats that the defaults do not have
+# Settings with which what is declared has more floats.
 DRAWS: dict[str, list[dict[str, Any]]] = {
     "dqn": [{"n_step": 3}, {"hindsight": 0.5}, {"prioritised": 0.5}],
     "r2d2": [{"priority_exponent": 0.0}],
@@ -85,29 +85,26 @@ agents = pytest.mark.parametrize("name", quick(AGENTS))
 
 
 class Subject(NamedTuple):
-    """An agent with what to try it on."""
-
     module: types.ModuleType
     spec: EnvSpec
     config: Any
     batch: Transition
     state: Any
-    update: Any  # compiled
-    act: Any  # compiled
-    init: Any  # compiled; its second argument is static
-    traces: list[str]  # one entry for each time that `update` was traced
+    update: Any  # compiled, as the next two
+    act: Any
+    init: Any
+    traces: list[str]  # one for each trace of `update`
 
 
 @functools.cache
 def example(name: str) -> tuple[types.ModuleType, EnvSpec, Any, Transition]:
-    """An agent's module, with the spec, Config and batch on which it is tried."""
     module = importlib.import_module(f"rljax.agents.{name}")
     return module, *importlib.import_module(f"tests.agents.test_{name}").example()
 
 
 @functools.cache
 def subject(name: str) -> Subject:
-    """An agent, by its file's name, with programs that all tests of this file share.
+    """An agent, with programs that all tests of this file share.
 
     A Config's floats are float32 to `update`, as in a population: its trace serves both.
     """
@@ -120,9 +117,8 @@ def subject(name: str) -> Subject:
         return module.update(*arguments)
 
     def update(state: Any, batch: Any, key: Any, step: Any, config: Any) -> Any:
-        return compiled(
-            state, batch, key, step, jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), config)
-        )
+        config = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), config)
+        return compiled(state, batch, key, step, config)
 
     act = jax.jit(functools.partial(acted, module, spec), static_argnames="explore")
     return Subject(module, spec, config, batch, init(KEY, spec, config), update, act, init, traces)
@@ -137,29 +133,27 @@ def acted(
 
 
 def several(batch: Transition) -> Any:
-    """Observations [8, B, O]: enough of them that two draws of all actions differ."""
+    """Observations [8, B, O]: two draws of all actions differ."""
     return np.broadcast_to(batch.observation, (8, *batch.observation.shape))
 
 
 def last_step(config: Any) -> int:
-    """A step on which everything that an agent changes is due."""
+    """A step on which everything is due."""
     return getattr(config, "policy_delay", 1) - 1
 
 
 def trained(state: Any) -> list[Trained]:
-    """All that optimisers move in a State."""
     nodes = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, Trained))
     return [node for node in nodes if isinstance(node, Trained)]
 
 
 def targets(state: Any) -> list[tuple[str, str]]:
-    """Each target of a State with what it follows."""
+    """Each target with what it follows."""
     names = [field.name for field in dataclasses.fields(state) if field.name.startswith("target_")]
     return [(name, name.removeprefix("target_")) for name in names]
 
 
 def scalars(metrics: Metrics) -> dict[str, Any]:
-    """Metrics as plain values."""
     return {
         name: metric.value if isinstance(metric, Weighted) else metric
         for name, metric in metrics.items()
@@ -167,19 +161,9 @@ def scalars(metrics: Metrics) -> dict[str, Any]:
 
 
 def described(tree: Any) -> Any:
-    """A pytree's structure, and shape and dtype of each leaf;
-    weak types too, which would compile anew.
-    """
+    """A pytree's structure, and shape and type of each leaf; weak types would compile anew."""
     leaves, structure = jax.tree.flatten(tree)
-    return structure, [
-        (leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in leaves
-    ]
-
-
-def assert_close(actual: Any, expected: Any) -> None:
-    """Equal but for rounding, leaf by leaf."""
-    for left, right in zip(*map(jax.tree.leaves, (actual, expected)), strict=True):
-        np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
+    return structure, [(x.shape, x.dtype, getattr(x, "weak_type", False)) for x in leaves]
 
 
 @every_agent
@@ -188,9 +172,8 @@ def test_has_the_names_of_the_contract(name: str) -> None:
     found = {part: list(inspect.signature(getattr(module, part)).parameters) for part in SIGNATURES}
     remembers = ["memory"] if hasattr(module, "remember") else []
     assert found == SIGNATURES | {"act": [*SIGNATURES["act"], *remembers]}
-    for part, parameters in OPTIONAL.items():
-        if hasattr(module, part):
-            assert list(inspect.signature(getattr(module, part)).parameters) == parameters
+    for part in filter(functools.partial(hasattr, module), OPTIONAL):
+        assert list(inspect.signature(getattr(module, part)).parameters) == OPTIONAL[part]
     assert type(module.experience(module.Config())) in DECLARATIONS.values()
 
 
@@ -199,18 +182,14 @@ def test_representatives_have_every_kind_of_experience() -> None:
 
 
 def declared(name: str) -> list[tuple[Any, Experience]]:
-    """An agent's Configs, with what it declares that it learns from."""
+    """Configs, with what an agent declares that it learns from."""
     module, _, config, _ = example(name)
-    configs = [
-        module.Config(),
-        config,
-        *(dataclasses.replace(config, **changes) for changes in DRAWS.get(name, [])),
-    ]
-    return [(config, module.experience(config)) for config in configs]
+    variants = [dataclasses.replace(config, **changes) for changes in DRAWS.get(name, [])]
+    return [(config, module.experience(config)) for config in (module.Config(), config, *variants)]
 
 
 def another(value: Any) -> Any:
-    """Another value of a setting: of a switch, of a transform of rewards, or of a number."""
+    """Another value of a setting."""
     if isinstance(value, bool):
         return not value
     return "times_100" if isinstance(value, str) else value + 1
@@ -236,35 +215,28 @@ def test_declaration_is_a_frozen_pytree_of_its_floats(name: str) -> None:
         with pytest.raises(dataclasses.FrozenInstanceError):
             experience.num_envs = 2  # pyright: ignore[reportAttributeAccessIssue]
         stacked = example(name)[0].experience(configuration.stack(config, 2))
-        assert jax.tree.structure(stacked) == structure, (
-            "the learners' values are leaves, and nothing else differs"
-        )
-        assert [leaf.shape for leaf in jax.tree.leaves(stacked)] == [(2,)] * len(leaves)
-        np.testing.assert_allclose(
-            [leaf[1] for leaf in jax.tree.leaves(stacked)], leaves, rtol=1e-6
-        )
+        # The learners' values are leaves, and nothing else differs.
+        assert jax.tree.structure(stacked) == structure
+        each = jax.tree.leaves(stacked)
+        assert [leaf.shape for leaf in each] == [(2,)] * len(leaves)
+        np.testing.assert_allclose([leaf[1] for leaf in each], leaves, rtol=1e-6)
 
 
 def test_declarations_with_floats_are_tried() -> None:
-    having = {
-        name
-        for name in AGENTS
-        if any(jax.tree.leaves(experience) for _, experience in declared(name))
-    }
+    having = {name for name in AGENTS if any(jax.tree.leaves(x) for _, x in declared(name))}
     assert having >= {"bc", "calql", "dqn", "fdvl", "gciql", "iql", "r2d2", "recoil", "riql"}
 
 
 @every_agent
 def test_declaration_follows_the_config(name: str) -> None:
-    """Its floats, which may have other names, and the fields that both have."""
+    """Its floats may have other names."""
     module = example(name)[0]
     for config, experience in declared(name):
         halved = module.experience(jax.tree.map(lambda x: 0.5 * x, config))
         assert jax.tree.leaves(halved) == [0.5 * leaf for leaf in jax.tree.leaves(experience)]
         kinds = [type(part) for part in (experience, experience.online) if part is not None]
-        for field in {
-            field for kind in kinds for field in FOLLOWING[kind] if hasattr(config, field)
-        }:
+        fields = set().union(*(FOLLOWING[kind] for kind in kinds))
+        for field in filter(functools.partial(hasattr, config), fields):
             other = another(getattr(config, field))
             changed = module.experience(dataclasses.replace(config, **{field: other}))
             for kind, part in zip(kinds, (changed, changed.online), strict=False):
@@ -276,32 +248,24 @@ def test_declares_normalised_observations_where_it_is_asked_to(name: str) -> Non
     module, _, config, _ = example(name)
     if own_constant(name, "NORMALISES_ITSELF", False):
         return
-    declared = [
-        module.experience(dataclasses.replace(config, normalise_observations=x)).inputs
-        for x in (False, True)
-    ]
-    assert [type(inputs) is Raw for inputs in declared] == [True, False]
+    for normalises in (False, True):
+        changed = dataclasses.replace(config, normalise_observations=normalises)
+        assert (type(module.experience(changed).inputs) is Raw) != normalises
 
 
 @pytest.mark.parametrize("name", quick(VALUED))
 def test_value_is_the_critics_mean(name: str) -> None:
-    module, spec, config, batch, state, *_ = subject(name)
+    one = subject(name)
     for shape in ((), (4,), (2, 3)):
-        action = jax.ShapeDtypeStruct((*shape, *spec.action_shape), spec.action_dtype)
-        arrays = [spec.shaped(*shape), action]
-        assert jax.eval_shape(module.value, state, *arrays, config).shape == shape
+        action = jax.ShapeDtypeStruct((*shape, *one.spec.action_shape), one.spec.action_dtype)
+        arrays = [one.spec.shaped(*shape), action]
+        assert jax.eval_shape(one.module.value, one.state, *arrays, one.config).shape == shape
     # [C, B], or [C, B, M] quantiles
-    each = np.asarray(applied(state.critic, batch.observation, batch.action))
-    each = each.mean(axis=tuple(range(1 + batch.reward.ndim, each.ndim)))
-    mean = jax.jit(module.value)(state, batch.observation, batch.action, config)
-    assert mean.shape == batch.reward.shape
+    each = np.asarray(applied(one.state.critic, one.batch.observation, one.batch.action))
+    each = each.mean(axis=tuple(range(1 + one.batch.reward.ndim, each.ndim)))
+    mean = jax.jit(one.module.value)(one.state, one.batch.observation, one.batch.action, one.config)
+    assert mean.shape == one.batch.reward.shape
     np.testing.assert_allclose(mean, each.sum(axis=0) / each.shape[0], rtol=1e-5, atol=1e-6)
-
-
-@every_agent
-def test_accepts_its_defaults(name: str) -> None:
-    module, spec, *_ = example(name)
-    contract.check(module, spec, module.Config())
 
 
 @pytest.mark.parametrize(
@@ -311,12 +275,12 @@ def test_refuses_discrete_actions(name: str) -> None:
     spec = EnvSpec("CartPole-v1", (4,), 2, discrete=True)
     sibling = {"sac": "sac_discrete", "cql": "cql_discrete", "calql": "cql_discrete"}.get(name)
     advice = rf"Use agent {sibling}" if sibling else r"Choose another agent \(rljax list agents\)"
-    with pytest.raises(
-        ValueError,
-        match=rf"^agent '{name}' acts in a continuous space, 'CartPole-v1' has 2 discrete "
-        rf"actions\. {advice}\. Or choose an environment, or data, whose actions are continuous "
-        r"\(a Box\), such as .*\.$",
-    ):
+    message = (
+        rf"^agent '{name}' acts in a continuous space, 'CartPole-v1' has 2 discrete actions\. "
+        rf"{advice}\. Or choose an environment, or data, whose actions are continuous \(a Box\), "
+        r"such as .*\.$"
+    )
+    with pytest.raises(ValueError, match=message):
         example(name)[0].check(spec, example(name)[2])
 
 
@@ -337,11 +301,11 @@ def test_config_is_a_frozen_pytree_of_its_floats(name: str) -> None:
         setattr(config, given[0], 0.0)
     assert jax.tree.unflatten(jax.tree.structure(config), jax.tree.leaves(config)) == config
     contract.check(module, spec, config)
+    contract.check(module, spec, module.Config())
 
 
 def test_no_two_agents_define_equal_pytrees() -> None:
-    """JAX mixes up dataclasses with equal fields, where a compiled function of a library gets one
-    and then the other.
+    """JAX mixes up dataclasses with equal fields where one compiled function gets both.
 
     A State goes to its own agent alone. Flax modules are no pytrees.
     """
@@ -349,43 +313,31 @@ def test_no_two_agents_define_equal_pytrees() -> None:
     for name in AGENTS:
         module = importlib.import_module(f"rljax.agents.{name}")
         for part, kind in vars(module).items():
-            if (
-                not isinstance(kind, type)
-                or issubclass(kind, nn.Module)
-                or part in ("Config", "State")
-            ):
+            if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):
                 continue
-            if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__:
-                fields = tuple(
-                    (field.name, field.metadata.get("pytree_node"))
-                    for field in dataclasses.fields(kind)
-                )
-                assert found.setdefault(fields, f"{name}.{part}") == f"{name}.{part}", (
+            if issubclass(kind, nn.Module) or part in ("Config", "State"):
+                continue
+            if kind.__module__ == module.__name__:
+                fields = dataclasses.fields(kind)
+                key = tuple((x.name, x.metadata.get("pytree_node")) for x in fields)
+                assert found.setdefault(key, f"{name}.{part}") == f"{name}.{part}", (
                     "share it, as `networks.Actor`"
                 )
 
 
 def counts_equals(program: Any) -> bool:
-    """Whether a program counts which float values are equal,
-    as JAX does for the gradients of `min` and `max`.
-    """
+    """Whether a program counts equal floats, as the gradients of `min` and `max` do."""
     program, equal = getattr(program, "jaxpr", program), set()
     for equation in program.eqns:
-        name, floats = (
-            equation.primitive.name,
-            [jnp.issubdtype(x.aval.dtype, jnp.floating) for x in equation.invars],
-        )
-        if (name == "eq" and all(floats)) or (
-            name == "convert_element_type" and equation.invars[0] in equal
-        ):
+        name, inputs = equation.primitive.name, equation.invars
+        floats = [jnp.issubdtype(x.aval.dtype, jnp.floating) for x in inputs]
+        converts = name == "convert_element_type" and inputs[0] in equal
+        if (name == "eq" and all(floats)) or converts:
             equal.update(equation.outvars)
-        if name == "reduce_sum" and floats[0] and equation.invars[0] in equal:
+        if name == "reduce_sum" and floats[0] and inputs[0] in equal:
             return True
-        inner = [
-            x
-            for value in equation.params.values()
-            for x in (value if isinstance(value, tuple) else (value,))
-        ]
+        values = (x if isinstance(x, tuple) else (x,) for x in equation.params.values())
+        inner = itertools.chain.from_iterable(values)
         if any(counts_equals(x) for x in inner if hasattr(x, "eqns")):
             return True
     return False
@@ -393,15 +345,16 @@ def counts_equals(program: Any) -> bool:
 
 @agents
 def test_update_keeps_the_state_as_it_is_built(name: str) -> None:
-    _, _, config, batch, state, update, *_ = subject(name)
-    changed, metrics = update(state, batch, KEY, last_step(config), config)
-    assert described(changed) == described(state)
-    program, again = jax.make_jaxpr(update, return_shape=True)(changed, batch, KEY, 0, config)
+    one = subject(name)
+    changed, metrics = one.update(one.state, one.batch, KEY, last_step(one.config), one.config)
+    assert described(changed) == described(one.state)
+    arguments = (changed, one.batch, KEY, 0, one.config)
+    program, again = jax.make_jaxpr(one.update, return_shape=True)(*arguments)
     live, _ = partial_eval.dce_jaxpr(program.jaxpr, [True] * len(program.jaxpr.outvars))
     assert not counts_equals(live), (
         "the gradient of .min or .max can be 0 / 0: networks.smallest and largest"
     )
-    assert described(again[0])[0] == described(state)[0]
+    assert described(again[0])[0] == described(one.state)[0]
     assert again[1].keys() == metrics.keys()
     for key, value in metrics.items():
         assert jax.tree.map(jnp.shape, value) in ((), Weighted((), ())), key  # pyright: ignore[reportArgumentType]
@@ -410,216 +363,183 @@ def test_update_keeps_the_state_as_it_is_built(name: str) -> None:
 
 @agents
 def test_act_hands_out_actions(name: str) -> None:
-    _, spec, config, batch, state, _, act, *_ = subject(name)
+    one = subject(name)
     for explore in (False, True):
-        for shape in ((), (4,), several(batch).shape[:2]):
-            observation = jax.ShapeDtypeStruct((*shape, *spec.observation_shape), jnp.float32)
+        for shape in ((), (4,), several(one.batch).shape[:2]):
+            observation = jax.ShapeDtypeStruct((*shape, *one.spec.observation_shape), jnp.float32)
             found, extras, *_ = jax.eval_shape(
-                functools.partial(act, explore=explore), state, observation, KEY, config
+                functools.partial(one.act, explore=explore), one.state, observation, KEY, one.config
             )
-            assert (found.shape, found.dtype) == ((*shape, *spec.action_shape), spec.action_dtype)
+            expected = (*shape, *one.spec.action_shape), one.spec.action_dtype
+            assert (found.shape, found.dtype) == expected
             assert all(leaf.shape[: len(shape)] == shape for leaf in jax.tree.leaves(extras))
-        action = act(state, several(batch), KEY, config, explore=explore)[0]
-        if not spec.discrete:
+        action = one.act(one.state, several(one.batch), KEY, one.config, explore=explore)[0]
+        if not one.spec.discrete:
             assert np.abs(action).max() <= 1.0
 
 
 @agents
 def test_only_exploring_is_random(name: str) -> None:
-    _, _, config, batch, state, _, act, *_ = subject(name)
-    one, other = jax.random.split(KEY)
-    chosen = [act(state, several(batch), key, config, explore=False)[0] for key in (one, other)]
-    assert np.any(np.asarray(chosen[0]) != np.asarray(chosen[1])) == own_constant(
-        name, "POLICY_IS_A_DRAW", False
-    )
-    explored = [act(state, several(batch), key, config, explore=True)[0] for key in (one, other)]
-    assert np.any(np.asarray(explored[0]) != np.asarray(explored[1]))
+    one = subject(name)
+    for explore in (False, True):
+        actions = (
+            one.act(one.state, several(one.batch), key, one.config, explore=explore)[0]
+            for key in jax.random.split(KEY)
+        )
+        random = explore or own_constant(name, "POLICY_IS_A_DRAW", False)
+        assert np.array_equal(*actions) != random
 
 
 @agents
 def test_new_floats_are_not_compiled_anew(name: str) -> None:
-    _, _, config, batch, state, update, *_, traces = subject(name)
-    moved, metrics = update(state, batch, KEY, 0, config)
-    before = len(traces)
-    after = update(moved, batch, KEY, 1, jax.tree.map(lambda x: 0.5 * x, config))[1]
-    assert len(traces) == before > 0, (
-        "a float of the Config, the step or the State's own result is static"
-    )
+    one = subject(name)
+    moved, metrics = one.update(one.state, one.batch, KEY, 0, one.config)
+    before = len(one.traces)
+    after = one.update(moved, one.batch, KEY, 1, jax.tree.map(lambda x: 0.5 * x, one.config))[1]
+    # The Config's floats, the step and the State's own result are not static.
+    assert len(one.traces) == before > 0
     assert metrics.keys() == after.keys()
 
 
 def test_settings_that_shape_the_program_are_compiled_anew() -> None:
     """The count of the test above can rise."""
-    _, _, config, batch, state, update, *_, traces = subject("td3")
-    before = len(traces)
-    jax.eval_shape(update, state, batch, KEY, 0, dataclasses.replace(config, policy_delay=3))
-    assert len(traces) == before + 1
+    one = subject("td3")
+    before = len(one.traces)
+    config = dataclasses.replace(one.config, policy_delay=3)
+    jax.eval_shape(one.update, one.state, one.batch, KEY, 0, config)
+    assert len(one.traces) == before + 1
 
 
 @agents
 def test_acting_does_not_depend_on_being_compiled(name: str) -> None:
-    module, spec, config, batch, state, _, act, *_ = subject(name)
-    plain = acted(module, spec, state, several(batch), KEY, config, explore=False)
-    assert_close(plain, act(state, several(batch), KEY, config, explore=False))
+    one = subject(name)
+    seen = several(one.batch)
+    plain = acted(one.module, one.spec, one.state, seen, KEY, one.config, explore=False)
+    trees.assert_close(plain, one.act(one.state, seen, KEY, one.config, explore=False))
 
 
-@pytest.mark.learn  # it does not, but takes as long: hundreds of operations, each compiled alone
+@pytest.mark.learn  # hundreds of operations, each compiled alone
 @agents
 def test_updating_does_not_depend_on_being_compiled(name: str) -> None:
-    module, _, config, batch, state, update, *_ = subject(name)
-    step = last_step(config)
+    one = subject(name)
+    step = last_step(one.config)
     with jax.disable_jit():
-        plain = module.update(state, batch, KEY, jnp.asarray(step), config)
-    assert_close(plain, update(state, batch, KEY, step, config))
+        plain = one.module.update(one.state, one.batch, KEY, jnp.asarray(step), one.config)
+    trees.assert_close(plain, one.update(one.state, one.batch, KEY, step, one.config))
 
 
 @agents
 def test_a_population_learns_as_each_learner_alone(name: str) -> None:
-    _, _, config, batch, state, update, *_ = subject(name)
-    step, scales = last_step(config), [1.0, 0.5]
-    configs = [jax.tree.map(lambda x, scale=scale: scale * x, config) for scale in scales]
+    one = subject(name)
+    step, scales = last_step(one.config), [1.0, 0.5]
+    configs = [jax.tree.map(lambda x, scale=scale: scale * x, one.config) for scale in scales]
     states = [
-        jax.tree.map(lambda x, scale=scale: (scale * np.asarray(x)).astype(x.dtype), state)
+        jax.tree.map(lambda x, scale=scale: (scale * np.asarray(x)).astype(x.dtype), one.state)
         for scale in scales
     ]
-    batches = [batch.replace(reward=scale * np.asarray(batch.reward)) for scale in scales]
+    batches = [one.batch.replace(reward=scale * np.asarray(one.batch.reward)) for scale in scales]
     keys = jax.random.split(KEY, 2)
 
     def stack(*leaves: Any) -> np.ndarray:
         return np.asarray(leaves, np.float32) if isinstance(leaves[0], float) else np.stack(leaves)
 
-    stacked = [jax.tree.map(stack, *trees) for trees in (states, batches, configs)]
-    together = jax.jit(jax.vmap(update, in_axes=(0, 0, 0, None, 0)))
+    stacked = [jax.tree.map(stack, *parts) for parts in (states, batches, configs)]
+    together = jax.jit(jax.vmap(one.update, in_axes=(0, 0, 0, None, 0)))
     result = together(stacked[0], stacked[1], keys, step, stacked[2])
     for i in range(2):
-        alone = update(states[i], batches[i], keys[i], step, configs[i])
-        assert_close(jax.tree.map(lambda x, i=i: np.asarray(x)[i], result), alone)
+        alone = one.update(states[i], batches[i], keys[i], step, configs[i])
+        trees.assert_close(jax.tree.map(lambda x, i=i: np.asarray(x)[i], result), alone)
 
 
 @agents
 def test_update_teaches_every_parameter(name: str) -> None:
-    _, _, config, batch, state, update, *_ = subject(name)
-    new = state
-    for step in range(last_step(config) + 1):
-        new, metrics = update(new, batch, KEY, step, config)
+    one = subject(name)
+    new = one.state
+    for step in range(last_step(one.config) + 1):
+        new, metrics = one.update(new, one.batch, KEY, step, one.config)
     assert all(np.isfinite(value) for value in scalars(metrics).values())
-    for old, changed in zip(trained(state), trained(new), strict=True):
-        pairs = zip(*map(jax.tree.leaves, (old.parameters, changed.parameters)), strict=True)
-        assert all(np.any(np.asarray(x) != np.asarray(y)) for x, y in pairs)
+    for old, changed in zip(trained(one.state), trained(new), strict=True):
+        assert trees.all_differ(old.parameters, changed.parameters)
 
 
 @agents
 def test_every_network_is_trained_or_a_target(name: str) -> None:
     state = subject(name).state
-    fields = [
-        x.name for x in dataclasses.fields(state) if isinstance(getattr(state, x.name), Network)
-    ]
+    fields = [field.name for field in dataclasses.fields(state)]
     # Networks that follow others by a rule of their own.
     averages = own_constant(name, "AVERAGES", ())
-    assert all(field.startswith("target_") or field in averages for field in fields)
+    for field in fields:
+        if isinstance(getattr(state, field), Network):
+            assert field.startswith("target_") or field in averages
 
 
 @pytest.mark.parametrize("name", quick(PRIORITISED))
 def test_weights_and_priorities_are_those_of_the_rows(name: str) -> None:
-    """Rows without weight teach the critics nothing; where nothing follows,
-    the error is Q's distance to the reward.
-    """
-    _, spec, config, batch, state, update, *_ = subject(name)
-    batch, rows = batch.replace(terminated=np.ones_like(batch.terminated)), len(batch.reward)
-    extras = {**batch.extras, "row": np.arange(rows, dtype=np.int32)}
-    plain = update(state, batch, KEY, last_step(config), config)[0]
-    given = {"ones": np.ones(rows, np.float32), "zeros": np.zeros(rows, np.float32)}
-    weighted = {
-        weights: update(
-            state, batch.replace(extras=extras | {"weight": weight}), KEY, last_step(config), config
-        )
-        for weights, weight in given.items()
-    }
-    assert_close(weighted["ones"][0], plain)
-    assert_close(weighted["zeros"][0].critic.parameters, state.critic.parameters)
-    inputs = (batch.observation,) if spec.discrete else (batch.observation, batch.action)
+    """Rows without weight teach nothing; where nothing follows, errors are to the reward."""
+    one = subject(name)
+    batch, rows = one.batch, len(one.batch.reward)
+
+    def updated(**extras: np.ndarray) -> Any:
+        ended = np.ones_like(batch.terminated)
+        weighted = batch.replace(terminated=ended, extras={**batch.extras, **extras})
+        return one.update(one.state, weighted, KEY, last_step(one.config), one.config)
+
+    row = np.arange(rows, dtype=np.int32)
+    ones, metrics = updated(row=row, weight=np.ones(rows, np.float32))
+    zeros, _ = updated(row=row, weight=np.zeros(rows, np.float32))
+    trees.assert_close(ones, updated()[0])
+    trees.assert_close(zeros.critic.parameters, one.state.critic.parameters)
+    inputs = (batch.observation, batch.action)[: 1 if one.spec.discrete else 2]
     # [C, B], or [C, B, A], or [C, B, 2]: mean and std
-    q = np.asarray(applied(state.critic, *inputs))
+    q = np.asarray(applied(one.state.critic, *inputs))
     if q.ndim == 3:
-        q = q[:, np.arange(rows), batch.action] if spec.discrete else q[..., 0]
-    error = np.abs(q - np.asarray(batch.reward)).max(axis=0)
-    np.testing.assert_allclose(weighted["ones"][1]["priorities"], error, rtol=1e-4, atol=1e-5)
+        q = q[:, np.arange(rows), one.batch.action] if one.spec.discrete else q[..., 0]
+    error = np.abs(q - np.asarray(one.batch.reward)).max(axis=0)
+    trees.assert_close(metrics["priorities"], error)
 
 
 @agents
 def test_targets_follow_at_their_rate(name: str) -> None:
-    _, _, config, batch, state, update, *_ = subject(name)
-    new, _ = update(state, batch, KEY, last_step(config), config)
-    for target, online in targets(state):
+    one = subject(name)
+    new, _ = one.update(one.state, one.batch, KEY, last_step(one.config), one.config)
+    for target, online in targets(one.state):
+        rate = one.config.target_rate
         expected = jax.tree.map(
-            lambda old, towards: (
-                np.asarray(old) + config.target_rate * (np.asarray(towards) - np.asarray(old))
-            ),
-            getattr(state, target),
+            lambda old, new, rate=rate: (1.0 - rate) * np.asarray(old) + rate * np.asarray(new),
+            getattr(one.state, target),
             parameters_of(getattr(new, online)),
         )
-        for left, right in zip(
-            *map(jax.tree.leaves, (getattr(new, target), expected)), strict=True
-        ):
-            np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-7)
+        trees.assert_close(getattr(new, target), expected, rtol=1e-6, atol=1e-7)
 
 
 @agents
 def test_targets_begin_equal_in_memory_of_their_own(name: str) -> None:
-    _, spec, config, _, state, *_, init, _ = subject(name)
-    for target, online in targets(state):
-        for left, right in zip(
-            *map(jax.tree.leaves, (getattr(state, target), parameters_of(getattr(state, online)))),
-            strict=True,
-        ):
-            np.testing.assert_array_equal(left, right)
-    leaves = init.trace(KEY, spec, config).jaxpr.jaxpr.outvars
-    assert len(set(map(id, leaves))) == len(leaves), (
-        "two leaves in one buffer cannot both be donated"
-    )
+    one = subject(name)
+    for target, online in targets(one.state):
+        assert trees.equal(getattr(one.state, target), parameters_of(getattr(one.state, online)))
+    leaves = one.init.trace(KEY, one.spec, one.config).jaxpr.jaxpr.outvars
+    # Two leaves in one buffer cannot both be donated.
+    assert len(set(map(id, leaves))) == len(leaves)
 
 
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        (
-            "ppo",
-            {
-                "actor_hidden": (4,),
-                "critic_hidden": (4,),
-                "num_envs": 2,
-                "num_steps": 4,
-                "batch_size": 4,
-            },
-        ),
-        (
-            "ppo",
-            {
-                "actor_hidden": (4,),
-                "num_envs": 2,
-                "num_steps": 4,
-                "batch_size": 4,
-                "shared": True,
-                "compute": 2,
-            },
-        ),
-        (
-            "dqn",
-            {"hidden": (4,), "num_envs": 2, "batch_size": 4, "replay_size": 8, "dueling": True},
-        ),
+        ("ppo", {"actor_hidden": (4,), "critic_hidden": (4,), "num_steps": 4}),
+        ("ppo", {"actor_hidden": (4,), "num_steps": 4, "shared": True, "compute": 2}),
+        ("dqn", {"hidden": (4,), "replay_size": 8, "dueling": True}),
     ],
 )
-def test_a_torso_for_pictures_sees_pictures(name: str, changes: dict[str, Any]) -> None:
+def test_a_torso_for_pictures_sees_pictures(name: str, changes: Any) -> None:
     module, spec = registry.load_agent(name), EnvSpec("Pictures", (5, 6, 3), 4, discrete=True)
-    config = dataclasses.replace(module.Config(), **changes, torso="drc")
+    config = dataclasses.replace(module.Config(), **changes, num_envs=2, batch_size=4, torso="drc")
     module.check(spec, config)
     learners = Learner(module, spec, 1)
     hyper = learners.hyperparameters(configuration.stack(config, 1))
-    state = jax.eval_shape(lambda: learners.init(jax.random.split(jax.random.key(0), 1), hyper))
+    state = jax.eval_shape(lambda: learners.init(jax.random.split(KEY, 1), hyper))
     new = jax.eval_shape(lambda state: learners.update(state, hyper), state)
     assert jax.tree.structure(new) == jax.tree.structure(state)
-    action, _ = jax.eval_shape(
-        lambda state: learners.act(state, jnp.zeros((1, 2, 5, 6, 3)), hyper), state
-    )
+    seen = jnp.zeros((1, 2, 5, 6, 3))
+    action, _ = jax.eval_shape(lambda state: learners.act(state, seen, hyper), state)
     assert action.shape == (1, 2)

@@ -1,10 +1,7 @@
-"""Each agent learns a task that has no preset with the defaults of its file,
-in about a minute of one core.
-"""
+"""Each agent learns a task that has no preset with its defaults, in about a minute of one core."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +11,12 @@ import pytest
 
 import rljax
 from rljax.agents import stream_td
-from rljax.runs import run
+from rljax.runs import records, run
 from rljax.runs.policies import loading
 from rljax.training import registry
 from tests.environments import reach
 
-# Environment steps: warm-ups are long, and learning takes a few thousand updates.
+# Environment steps.
 ONLINE = {
     "sac": 13_000,
     "td3": 29_000,
@@ -61,35 +58,26 @@ OTHERS = {
     "recoil",
     "ro2o",
     "stream_td",
-}  # which have tests of their own, h2o beside its others
-# Which need a cost: their tests stand beside their numeric ones.
+}  # which have tests of their own
+# Which need a cost, and have tests of their own.
 COSTLY = {"cpo", "ppo_lagrangian", "sac_lagrangian"}
-# Above the data's mean, -9, far above that of uniform actions, -14, and far below the best, -1 or
-# -2.
+# The data's mean is -9, that of uniform actions -14, the best -1 or -2.
 LEARNT = -8.0
 
 
-# An agent that is in no table learns with these, and may be added to a table with fewer or more.
-# The task gives no cost, goals, parts of data or other run's policy: agents that ask for one of
-# these have tests of their own.
+# An agent in no table learns with these. Those that ask for a cost, goals, parts of data or another
+# run's policy, which the task does not give, have tests of their own.
 DEFAULTS = {"replay": 30_000, "rollout": 160_000, "stream": 100_000, "dataset": 3_000}
 
 
 def unlisted() -> dict[str, str]:
-    """The agents that are in no table, with the kind of what they learn from,
-    if the task can give it.
-    """
+    """The kinds of experience of agents in no table, where the task can give it."""
     kinds = {}
     for name in set(registry.names()) - {*ONLINE, *FROM_DATA, *OTHERS, *COSTLY}:
         module: Any = registry.load_agent(name)
         declared = module.experience(module.Config())
-        needs_more = (
-            declared.signals
-            or declared.labels
-            or "goals" in declared.observes
-            or hasattr(module, "use_base")
-        )
-        if not needs_more and not getattr(declared, "beside_data", False):
+        more = (declared.signals, declared.labels, "goals" in declared.observes)
+        if not any((*more, hasattr(module, "use_base"), getattr(declared, "beside_data", False))):
             kinds[name] = declared.kind
     return kinds
 
@@ -101,13 +89,22 @@ DISCRETE |= {name for name in UNLISTED if "require_discrete(" in registry.source
 
 
 def environment(agent: str) -> str:
-    """The task, in a file of its own."""
     return f"{reach.__file__}:{'ReachDiscrete' if agent in DISCRETE else 'Reach'}"
 
 
 def final(out: Path) -> float:
-    """The mean return of the last policies of a run."""
-    return json.loads((out / "summary.json").read_text())["final"]["mean"]
+    return records.read_summary(out)["final"]["mean"]
+
+
+def train(agent: str, steps: int, tmp_path: Path, **settings: Any) -> Path:
+    """Two learners, evaluated at the end."""
+    out = tmp_path / "run"
+    settings = {"env": environment(agent), "eval_episodes": 30} | settings
+    return run.train(agent, steps=steps, seeds=2, out=out, eval_every=steps, **settings)
+
+
+def journeys(tmp_path: Path) -> str:
+    return str(reach.journeys(tmp_path / "reach.npz"))
 
 
 @pytest.mark.parametrize("task", reach.LEVELS)
@@ -140,113 +137,57 @@ def test_no_preset_applies() -> None:
 @pytest.mark.learn
 @pytest.mark.parametrize("agent", ONLINE)
 def test_defaults_learn_in_an_environment(agent: str, tmp_path: Path) -> None:
-    steps = ONLINE[agent]
-    out = run.train(
-        agent,
-        environment(agent),
-        steps,
-        seeds=2,
-        out=tmp_path / "run",
-        eval_every=steps,
-        eval_episodes=30,
-    )
-    assert final(out) >= LEARNT
+    assert final(train(agent, ONLINE[agent], tmp_path)) >= LEARNT
 
 
 @pytest.mark.learn
 @pytest.mark.parametrize("agent", FROM_DATA)
 def test_defaults_learn_from_data(agent: str, tmp_path: Path) -> None:
     recorded = reach.choices if agent in DISCRETE else reach.journeys
-    data, updates = str(recorded(tmp_path / "reach.npz")), FROM_DATA[agent]
-    settings: dict[str, Any] = {
-        "seeds": 2,
-        "data": data,
-        "eval_every": updates,
-        "eval_episodes": 30,
-    }
-    out = run.train(agent, environment(agent), updates, out=tmp_path / "run", **settings)
-    assert final(out) >= LEARNT
+    data = str(recorded(tmp_path / "reach.npz"))
+    assert final(train(agent, FROM_DATA[agent], tmp_path, data=data)) >= LEARNT
 
 
 @pytest.mark.learn
 @pytest.mark.parametrize("agent", ["bc", "iql"])
 def test_defaults_learn_from_choices(agent: str, tmp_path: Path) -> None:
-    """From data with discrete actions, of which half are uniform: their mean return is -5.0."""
-    settings: dict[str, Any] = {
-        "seeds": 2,
-        "data": str(reach.choices(tmp_path / "reach.npz")),
-        "eval_episodes": 30,
-    }
-    task = f"{reach.__file__}:ReachDiscrete"
-    out = run.train(agent, task, 1_500, out=tmp_path / "run", eval_every=1_500, **settings)
-    assert final(out) >= -3.2
+    """Half of the actions are uniform; the mean return is -5.0."""
+    data, env = str(reach.choices(tmp_path / "reach.npz")), f"{reach.__file__}:ReachDiscrete"
+    assert final(train(agent, 1_500, tmp_path, env=env, data=data)) >= -3.2
 
 
 @pytest.mark.learn
 def test_defaults_learn_to_reach_goals_from_walks(tmp_path: Path) -> None:
-    """The networks and batches are smaller than the defaults,
-    with which 400 updates take four minutes of two cores.
-    """
-    data, smaller = (
-        str(reach.walks(tmp_path / "reach.npz")),
-        {"hidden": (128, 128), "batch_size": 256},
-    )
-    settings: dict[str, Any] = {"data": data, "seeds": 2, "eval_every": 2_000, "config": smaller}
-    out = run.train("gciql", "none", 2_000, out=tmp_path / "run", **settings)
+    """Networks and batches are smaller than the defaults, which take ten times as long."""
+    smaller = {"hidden": (128, 128), "batch_size": 256}
+    data = str(reach.walks(tmp_path / "reach.npz"))
+    out = train("gciql", 2_000, tmp_path, env="none", data=data, config=smaller)
     act, generator = rljax.load(out), np.random.default_rng(1)
     position, goal = generator.uniform(-1, 1, (2, 200, 2)).astype(np.float32)
     before = np.linalg.norm(position - goal, axis=1).mean()
     for _ in range(reach.LIMIT):
-        position = reach.moved(position, act(np.concatenate([position, goal], axis=1)), np).astype(
-            np.float32
-        )
+        action = act(np.concatenate([position, goal], axis=1))
+        position = reach.moved(position, action, np).astype(np.float32)
     assert np.linalg.norm(position - goal, axis=1).mean() < before / 2
 
 
 @pytest.mark.learn
 def test_defaults_learn_from_data_with_calibrated_critics(tmp_path: Path) -> None:
-    """Cal-QL's networks and candidates are fewer than the defaults,
-    with which 500 updates take some minutes.
-    """
+    """Cal-QL's networks and candidates are fewer than the defaults, which take minutes."""
     smaller = {"hidden": (128, 128), "critic_hidden": (128, 128), "num_actions": 4}
-    settings: dict[str, Any] = {
-        "seeds": 2,
-        "data": str(reach.journeys(tmp_path / "reach.npz")),
-        "config": smaller,
-    }
-    out = run.train(
-        "calql", environment("calql"), 1_000, out=tmp_path / "run", eval_every=1_000, **settings
-    )
+    out = train("calql", 1_000, tmp_path, data=journeys(tmp_path), config=smaller)
     assert final(out) >= LEARNT
 
 
 @pytest.mark.learn
 def test_defaults_learn_from_rollouts_beside_data(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {
-        "seeds": 2,
-        "data": str(reach.journeys(tmp_path / "reach.npz")),
-        "eval_episodes": 30,
-    }
-    out = run.train(
-        "hnpg", environment("hnpg"), 24_000, out=tmp_path / "run", eval_every=24_000, **settings
-    )
-    assert final(out) >= LEARNT
+    assert final(train("hnpg", 24_000, tmp_path, data=journeys(tmp_path))) >= LEARNT
 
 
 @pytest.mark.learn
 def test_defaults_learn_the_values_of_uniform_actions(tmp_path: Path) -> None:
-    """Values correlate with returns almost as well as the distance to the goal does.
-
-    Their level swings by a lot.
-    """
-    out = run.train(
-        "stream_td",
-        environment("stream_td"),
-        100_000,
-        seeds=2,
-        out=tmp_path / "run",
-        eval_every=100_000,
-    )
+    """Values correlate with returns almost as well as the distance to the goal."""
+    out = train("stream_td", 100_000, tmp_path)
     observation, returns = reach.uniform_walks(4_000, discount=0.99)
     policies = loading.load_all(out)
     best = np.corrcoef(-np.abs(observation[:, 0] - observation[:, 1]), returns)[0, 1]

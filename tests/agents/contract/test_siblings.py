@@ -1,8 +1,7 @@
 """Related agents differ where their algorithms do, and nowhere else:
 a mend in one file is a mend in all.
 
-A variant that is to stay near another agent adds a line to PAIRS: what it may differ in, and by how
-much. No agent has to be there.
+A variant that is to stay near another agent adds a line to PAIRS. No agent has to be there.
 """
 
 from __future__ import annotations
@@ -20,232 +19,78 @@ ROOT = Path(__file__).parents[3]
 
 
 class Pair(NamedTuple):
-    """How far two agents may be apart."""
-
-    lines: int  # changed lines outside docstrings, as `diff` counts them: removed and added ones
-    # functions and classes that may differ; all others that both have are textually equal
+    lines: int  # removed and added ones outside docstrings, as `diff` counts them
+    # functions and classes that may differ
     own: set[str]
     moved: frozenset[str] = frozenset()  # fields that stand in another place in each
 
 
+NORMALISATION = frozenset({"Config.normalise_observations"})
+LOSSES = {"critic_loss", "actor_loss"}
+USUAL = {"Config", "check", "init", "update"}
+EVERY = USUAL | LOSSES | {"State", "act"}
+
 # Another loss: some 40 lines. Another critic's head: some 90. Past 130 they are relatives, not
-# siblings, and the budget only holds them where they are. Of these lines, `experience` is 1
-# (iql, ifql), 6 (sac, whose goals may be replaced), 11 (a replay, and a data set that goes on with
-# one) or 23 (iql, gciql); `value` is 2 (another way to normalise) or 4 (one agent has none); the
-# agent's name in `require_vectors` is 2. Pictures, which sac and td3 take and others do not, are 16
-# to 18; draws by priority, which those with a replay have, are 6. Discrete actions and pictures,
-# which iql takes and gciql and ifql do not, are 23 to 25. Noise that lasts, which sac, dsact and
-# td3 have, is 10 to 13. Heads that classify values, which iql, cql and td3_bc have, are 12 to 17.
-# `acting`, which only one agent of a pair has, is 2.
-# What RLPD and WSRL change of sac, the entropy in its targets, the share of its target entropy, the
-# critics that the actor follows, shifted rewards, several next actions and networks of their own,
-# is 15 to 40. The falling penalty of rebrac is 18. A normalised V, which iql has for FQL's
-# settings, is 3.
+# siblings, and the budget only holds them where they are. What one has alone counts, too: pictures
+# 16 to 25, a replay beside data 11 to 23, goals 6, draws by priority 6, noise that lasts 10 to 13,
+# heads that classify values 12 to 17, a falling penalty 18, RLPD's and WSRL's settings 15 to 40,
+# a normalised V 3.
 PAIRS: dict[tuple[str, str], Pair] = {
-    ("sac", "td3"): Pair(
-        lines=140,
-        own={"Config", "State", "check", "init", "act", "critic_loss", "actor_loss", "update"},
-    ),
-    ("sac", "sac_discrete"): Pair(
-        lines=174,
-        own={"Config", "State", "check", "init", "act", "critic_loss", "actor_loss", "update"},
-    ),
-    ("sac", "dsact"): Pair(
-        lines=157, own={"Config", "State", "check", "init", "critic_loss", "actor_loss", "update"}
-    ),
-    ("sac", "sac_lagrangian"): Pair(
-        lines=153,
-        own={
-            "Config",
-            "State",
-            "experience",
-            "check",
-            "init",
-            "critic_loss",
-            "actor_loss",
-            "update",
-        },
-    ),
-    ("sac", "h2o"): Pair(
-        lines=230,
-        own={
-            "Config",
-            "State",
-            "experience",
-            "check",
-            "init",
-            "act",
-            "critic_loss",
-            "actor_loss",
-            "update",
-        },
-    ),
-    ("sac", "moorl"): Pair(
-        lines=124,
-        own={
-            "Config",
-            "State",
-            "experience",
-            "check",
-            "init",
-            "act",
-            "value",
-            "critic_loss",
-            "actor_loss",
-            "update",
-        },
-    ),
-    ("sac", "sequence_rl"): Pair(
-        lines=177,
-        own={
-            "Config",
-            "State",
-            "check",
-            "init",
-            "remember",
-            "act",
-            "critic_loss",
-            "actor_loss",
-            "update",
-        },
-    ),
-    ("td3", "td3_bc"): Pair(
-        lines=89,
-        own={"Config", "experience", "check", "init", "act", "critic_loss", "actor_loss", "update"},
-        # Of offline agents it is about the data.
-        moved=frozenset({"Config.normalise_observations"}),
-    ),
-    ("td3_bc", "rebrac"): Pair(
-        lines=96,
-        own={"Config", "experience", "check", "init", "critic_loss", "actor_loss", "update"},
-    ),
-    ("iql", "riql"): Pair(
-        lines=94,
-        own={"Config", "experience", "check", "init", "act", "actor_loss", "critic_loss", "update"},
-    ),
-    ("iql", "fdvl"): Pair(
-        lines=95,
-        own={"Config", "check", "init", "value_loss", "critic_loss", "update"},
-    ),
+    ("sac", "td3"): Pair(lines=140, own=EVERY),
+    ("sac", "sac_discrete"): Pair(lines=174, own=EVERY),
+    ("sac", "dsact"): Pair(lines=157, own=EVERY - {"act"}),
+    ("sac", "sac_lagrangian"): Pair(lines=153, own=EVERY - {"act"} | {"experience"}),
+    ("sac", "h2o"): Pair(lines=230, own=EVERY | {"experience"}),
+    ("sac", "moorl"): Pair(lines=124, own=EVERY | {"experience", "value"}),
+    ("sac", "sequence_rl"): Pair(lines=177, own=EVERY | {"remember"}),
+    # Of offline agents normalisation is about the data.
+    ("td3", "td3_bc"): Pair(89, EVERY - {"State"} | {"experience"}, NORMALISATION),
+    ("td3_bc", "rebrac"): Pair(lines=96, own=EVERY - {"State", "act"} | {"experience"}),
+    ("iql", "riql"): Pair(lines=94, own=EVERY - {"State"} | {"experience"}),
+    ("iql", "fdvl"): Pair(lines=95, own=USUAL | {"value_loss", "critic_loss"}),
     ("fdvl", "recoil"): Pair(
-        lines=105,
-        own={"Config", "experience", "check", "value_loss", "critic_loss", "update"},
+        lines=105, own=USUAL - {"init"} | {"experience", "value_loss", "critic_loss"}
     ),
-    ("iql", "famo2o"): Pair(
-        lines=193,
-        own={
-            "Config",
-            "State",
-            "experience",
-            "check",
-            "init",
-            "act",
-            "critic_loss",
-            "actor_loss",
-            "update",
-        },
-    ),
-    ("iql", "gciql"): Pair(
-        lines=211,
-        own={
-            "Config",
-            "State",
-            "experience",
-            "check",
-            "init",
-            "act",
-            "value_loss",
-            "critic_loss",
-            "update",
-        },
-    ),
-    ("sac", "cql"): Pair(
-        lines=212,
-        own={
-            "Config",
-            "State",
-            "experience",
-            "check",
-            "init",
-            "act",
-            "critic_loss",
-            "actor_loss",
-            "update",
-        },
-        moved=frozenset({"Config.normalise_observations"}),
-    ),
-    ("cql", "calql"): Pair(lines=77, own={"init", "Config", "experience", "check", "critic_loss"}),
-    ("sac", "edac"): Pair(
-        lines=161,
-        own={"Config", "experience", "check", "init", "act", "critic_loss", "actor_loss", "update"},
-        moved=frozenset({"Config.normalise_observations"}),
-    ),
-    ("edac", "ro2o"): Pair(
-        lines=115, own={"Config", "check", "critic_loss", "actor_loss", "update"}
-    ),
+    ("iql", "famo2o"): Pair(lines=193, own=EVERY | {"experience"}),
+    ("iql", "gciql"): Pair(lines=211, own=EVERY - {"actor_loss"} | {"experience", "value_loss"}),
+    ("sac", "cql"): Pair(212, EVERY | {"experience"}, NORMALISATION),
+    ("cql", "calql"): Pair(lines=77, own=USUAL - {"update"} | {"experience", "critic_loss"}),
+    ("sac", "edac"): Pair(161, EVERY - {"State"} | {"experience"}, NORMALISATION),
+    ("edac", "ro2o"): Pair(lines=115, own=USUAL - {"init"} | LOSSES),
     ("dql", "ofql"): Pair(
-        lines=90,
-        own={"Config", "State", "check", "init", "policy", "imitation_loss", "actor_loss"},
+        lines=90, own=USUAL - {"update"} | {"State", "policy", "imitation_loss", "actor_loss"}
     ),
-    ("iql", "ifql"): Pair(
-        lines=128,
-        own={
-            "Config",
-            "State",
-            "experience",
-            "check",
-            "init",
-            "act",
-            "actor_loss",
-            "critic_loss",
-            "update",
-        },
-    ),
+    ("iql", "ifql"): Pair(lines=128, own=EVERY | {"experience"}),
     ("stream_q", "stream_sarsa"): Pair(
-        lines=61, own={"State", "check", "init", "perceive", "act", "update"}
+        lines=61, own=USUAL - {"Config"} | {"State", "perceive", "act"}
     ),
-    ("stream_ac", "stream_td"): Pair(
-        lines=72, own={"Config", "State", "check", "init", "optimiser", "act", "update"}
-    ),
+    ("stream_ac", "stream_td"): Pair(lines=72, own=USUAL | {"State", "optimiser", "act"}),
     ("ppo", "ppo_lagrangian"): Pair(
         lines=191,
-        own={"ActorCritic", "Config", "State", "experience", "check", "init", "act", "policy"}
-        | {"with_advantages", "actor_loss", "update"},
+        own=EVERY - {"critic_loss"} | {"ActorCritic", "experience", "policy", "with_advantages"},
     ),
     ("ppo_lagrangian", "cpo"): Pair(
-        lines=230,
-        own={"Config", "State", "experience", "check", "init", "optimiser", "act", "update"},
+        lines=230, own=USUAL | {"State", "experience", "optimiser", "act"}
     ),
-    ("cpo", "hnpg"): Pair(
-        lines=248,
-        own={"Config", "State", "experience", "check", "init", "policy_step", "update"},
-    ),
-    ("iql", "bc"): Pair(
-        lines=127,
-        own={"Config", "State", "check", "init", "actor_loss", "update"},
-    ),
+    ("cpo", "hnpg"): Pair(lines=248, own=USUAL | {"State", "experience", "policy_step"}),
+    ("iql", "bc"): Pair(lines=127, own=USUAL | {"State", "actor_loss"}),
 }
 
 pairs = pytest.mark.parametrize("names", PAIRS, ids="-".join)
 
 
 def source(name: str) -> str:
-    """An agent's file."""
     return (ROOT / "agents" / f"{name}.py").read_text()
 
 
 def bare(source: str) -> list[str]:
-    """The lines of a file without its docstrings, and without blank lines."""
+    """Lines of code without docstrings and blank lines."""
     lines = source.splitlines()
     for node in ast.walk(ast.parse(source)):
-        if (
-            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-            and ast.get_docstring(node) is not None
-        ):
-            first = node.body[0]
-            lines[first.lineno - 1 : first.end_lineno] = [""] * (
-                (first.end_lineno or 0) - first.lineno + 1
-            )
+        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        if documented and ast.get_docstring(node) is not None:
+            first, last = node.body[0].lineno - 1, node.body[0].end_lineno or 0
+            lines[first:last] = [""] * (last - first)
     return [line for line in lines if line.strip()]
 
 
@@ -256,19 +101,16 @@ def changed(left: str, right: str) -> int:
 
 
 def parts(source: str) -> dict[str, str]:
-    """Functions and classes of a file by name, without docstrings."""
-    nodes = [
-        node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef | ast.ClassDef)
-    ]
+    """Functions and classes by name."""
     return {
-        node.name: "\n".join(bare(ast.get_source_segment(source, node) or "")) for node in nodes
+        node.name: "\n".join(bare(ast.get_source_segment(source, node) or ""))
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
     }
 
 
 def fields(source: str) -> list[str]:
-    """The names of Config's and State's fields, and the comments that group them,
-    in their order.
-    """
+    """The names of Config's and State's fields, and the comments that group them, in order."""
     found: list[str] = []
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef):
@@ -289,13 +131,13 @@ def fields(source: str) -> list[str]:
 
 
 def unequal(left: str, right: str, own: set[str]) -> list[str]:
-    """Parts that both files have, that may not differ, and do."""
+    """Parts of both files that may not differ, and do."""
     one, other = parts(left), parts(right)
     return [name for name in one if name in other and name not in own and one[name] != other[name]]
 
 
 def out_of_order(left: list[str], right: list[str]) -> list[str]:
-    """Names that both lists have, if they stand in another order in the second."""
+    """Names of both lists, if they stand in another order in the second."""
     shared = [name for name in left if name in right]
     return [] if shared == [name for name in right if name in left] else shared
 

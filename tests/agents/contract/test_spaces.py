@@ -1,6 +1,4 @@
-"""Every agent with every kind of observation and action:
-it takes it, or refuses it with one message.
-"""
+"""Every agent takes each kind of observation and action, or refuses it with one message."""
 
 from __future__ import annotations
 
@@ -31,25 +29,19 @@ TAKEN = [
 
 
 def marked(case: tuple[str, str, str], is_first: bool) -> Any:
-    """A parameter. It is quick if it is the first of its kind and of a representative."""
-    quick = () if case[0] in REPRESENTATIVES else pytest.mark.slow
-    return pytest.param(*case, marks=quick if is_first else pytest.mark.learn)
+    """Quick if it is the first of its kind and of a representative."""
+    first = () if case[0] in REPRESENTATIVES else pytest.mark.slow
+    return pytest.param(*case, marks=first if is_first else pytest.mark.learn)
 
 
 def first_kinds(cases: list[tuple[str, str, str]]) -> list[Any]:
-    """Parameters.
+    """The first of an agent with a kind of observation or of action stands for others.
 
-    The first of an agent with a kind of observation or of action stands for its other ones.
-
-    Vectors come first, as they are quick. Dictionaries stand for pictures, for they hold one.
+    Vectors, which are quick, come first. Dictionaries, which hold a picture, stand for pictures.
     """
-    tried: set[tuple[str, str]] = {
-        (name, "pictures") for name, shows, _ in cases if shows == "dictionaries"
-    }
-    parameters = []
-    for case in sorted(
-        cases, key=lambda case: ("vectors", "dictionaries", "pictures").index(case[1])
-    ):
+    tried = {(name, "pictures") for name, shows, _ in cases if shows == "dictionaries"}
+    order, parameters = ("vectors", "dictionaries", "pictures"), []
+    for case in sorted(cases, key=lambda case: order.index(case[1])):
         new = {(case[0], kind) for kind in case[1:]} - tried
         parameters.append(marked(case, is_first=bool(new)))
         tried |= new
@@ -57,7 +49,7 @@ def first_kinds(cases: list[tuple[str, str, str]]) -> list[Any]:
 
 
 def with_cost(spec: contract.EnvSpec) -> contract.EnvSpec:
-    """The same environment with the signal that some agents ask for."""
+    """With the signal that some agents ask for."""
     return dataclasses.replace(spec, signals=(contract.Part("cost", ()),))
 
 
@@ -68,12 +60,11 @@ def test_the_table_is_up_to_date() -> None:
 
 
 def test_refusals_say_what_to_do() -> None:
-    for name, (observation, action) in itertools.product(registry.names(), EVERY):
-        error = table.refusal(name, observation, action)
+    starts = ("agent '{}'", "observations have shape", "'Example-v0' shows a dictionary")
+    for name, pair in itertools.product(registry.names(), EVERY):
+        error = table.refusal(name, *pair)
         if error is not None:
-            assert error.startswith(
-                (f"agent '{name}'", "observations have shape", "'Example-v0' shows a dictionary")
-            )
+            assert error.startswith(tuple(start.format(name) for start in starts))
             assert any(word in error for word in ("Choose", "choose", "Use:", "give "))
 
 
@@ -82,26 +73,32 @@ def test_refusals_say_what_to_do() -> None:
     first_kinds([x for x in TAKEN if table.source(x[0]) != "alone"]),
 )
 def test_what_is_taken_can_be_learnt_from(name: str, observation: str, action: str) -> None:
-    """Init, acting and updates fit together: they are traced, and not compiled."""
+    """Traced, and not compiled."""
     module: Any = registry.load_agent(name)
     spec = with_cost(table.spec(observation, action))
-    learner = Learner(module, spec, 1)
-    hyper = learner.hyperparameters(configuration.stack(module.Config(), 1))
-    keys = jax.eval_shape(jax.vmap(jax.random.key), np.zeros(1, np.uint32))
     data = recorded(spec).transitions if table.source(name) else None
-    state = jax.eval_shape(lambda keys, data: learner.init(keys, hyper, data), keys, data)
+    learner, hyper, state = begun(module, Learner(module, spec, 1), data)
     seen = spec.shaped(1, hyper.experience.num_envs)
     actions, _ = jax.eval_shape(lambda state, seen: learner.act(state, seen, hyper), state, seen)
     assert (actions.shape[2:], actions.dtype) == (spec.action_shape, spec.action_dtype)
 
 
+def begun(module: Any, learner: Learner, data: Any) -> tuple[Learner, Any, Any]:
+    """A learner with its hyperparameters and the shapes of its State."""
+    hyper = learner.hyperparameters(configuration.stack(module.Config(), 1))
+    keys = jax.eval_shape(jax.vmap(jax.random.key), np.zeros(1, np.uint32))
+    state = jax.eval_shape(lambda keys, data: learner.init(keys, hyper, data), keys, data)
+    return learner, hyper, state
+
+
 def recorded(spec: contract.EnvSpec, rows: int = 8) -> datasets.OfflineDataset:
-    """A data set of an environment's spaces."""
+    """Data of an environment's spaces."""
     seen = jax.tree.map(lambda x: np.zeros((rows, *x.shape), x.dtype), spec.observation)
     action = np.zeros((rows, *spec.action_shape), np.int32 if spec.discrete else np.float32)
     nothing, ends = np.zeros(rows, bool), np.arange(rows) % 4 == 3
     known = {"choices": list(spec.choices)} if spec.choices else {"num_actions": spec.action_size}
-    rewards, costs = np.arange(rows, dtype=np.float32), {"cost": np.zeros(rows, np.float32)}
+    costs = {"cost": np.zeros(rows, np.float32)}
+    rewards = np.arange(rows, dtype=np.float32)
     transitions: Any = contract.Transition(seen, action, rewards, nothing, ends, seen, costs)
     bounds = None if spec.discrete else (-np.ones(spec.action_size), np.ones(spec.action_size))
     made = datasets.OfflineDataset(
@@ -116,20 +113,14 @@ FROM_DATA = [x for x in TAKEN if table.source(x[0]) and x[1] == "dictionaries"]
 
 
 def first_from_data() -> list[Any]:
-    """Parameters.
-
-    An agent's first kind of actions and masked ones stand for the others: see test_choices.py.
-    """
+    """An agent's first kind of actions and masked ones stand for others: see test_choices.py."""
     first = {name: action for name, _, action in reversed(FROM_DATA)}
     return [marked(case, is_first=case[2] in ("masked", first[case[0]])) for case in FROM_DATA]
 
 
 @pytest.mark.parametrize(("name", "observation", "action"), first_from_data())
 def test_what_is_taken_can_be_learnt_from_data(name: str, observation: str, action: str) -> None:
-    """Updates on a data set fit the agent; they are traced.
-
-    Agents that need new experience see it beside the data.
-    """
+    """Traced; agents that need new experience see it beside the data."""
     module: Any = registry.load_agent(name)
     spec, config = with_cost(table.spec(observation, action)), module.Config()
     dataset = recorded(spec)
@@ -140,10 +131,7 @@ def test_what_is_taken_can_be_learnt_from_data(name: str, observation: str, acti
             lambda replay: buffers.Mixed.of(replay, 0.5, (1.0, 0.0))
         )
 
-    learner = Learner(module, spec, 1, declared)
-    hyper = learner.hyperparameters(configuration.stack(config, 1))
-    keys = jax.eval_shape(jax.vmap(jax.random.key), np.zeros(1, np.uint32))
-    state = jax.eval_shape(lambda keys, data: learner.init(keys, hyper, data), keys, data)
+    learner, hyper, state = begun(module, Learner(module, spec, 1, declared), data)
     state = jax.eval_shape(
         lambda state, data: learner.prepare(state, data, hyper.config), state, data
     )

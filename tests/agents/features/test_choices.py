@@ -1,6 +1,4 @@
-"""BC, IQL and RIQL with discrete actions, against float64 NumPy;
-their gradients are by central differences.
-"""
+"""BC, IQL and RIQL with discrete actions, against float64 NumPy with gradients by differences."""
 
 from __future__ import annotations
 
@@ -10,33 +8,23 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import bc, iql, riql
 from rljax.networks.policies import Imitation
-from tests.agents import reference
+from tests.agents import reference, value_learning
+from tests.agents.value_learning import KEY
 
 ACTIONS = 4
 SPEC = EnvSpec("test/Example-v0", (3,), ACTIONS, discrete=True)
 SEVERAL = EnvSpec("test/Several-v0", (3,), 5, discrete=True, choices=(3, 2))
-KEY = jax.random.key(0)
-SMALL: dict[str, Any] = {
-    "hidden": (8, 8),
-    "batch_size": 5,
-    "actor_lr": 1e-2,
-    "normalise_observations": False,
-}
-VALUES: dict[str, Any] = {
-    **SMALL,
-    "critic_lr": 2e-2,
-    "value_lr": 3e-2,
-    "target_rate": 0.1,
-    "num_critics": 2,
-}
+SMALL = {**value_learning.SIZES, "normalise_observations": False}
+VALUES = SMALL | {"value_lr": 3e-2, "num_critics": 2, "decay_steps": 3.0}
 AGENTS: dict[str, tuple[Any, Any]] = {
-    "bc": (bc, bc.Config(**SMALL)),
-    "iql": (iql, iql.Config(**VALUES, decay_steps=3.0)),
-    "riql": (riql, riql.Config(**VALUES, huber_sigma=1.5, decay_steps=3.0)),
+    "bc": (bc, bc.Config(**{x: SMALL[x] for x in SMALL if x not in ("critic_lr", "target_rate")})),
+    "iql": (iql, iql.Config(**VALUES)),
+    "riql": (riql, riql.Config(**VALUES, huber_sigma=1.5)),
 }
 OLD = dataclasses.replace(AGENTS["iql"][1], values="old")
 CASES = AGENTS | {"iql, values before their step": (iql, OLD)}
@@ -44,9 +32,7 @@ agents = pytest.mark.parametrize("name", AGENTS)
 
 
 def likelihood(actor: reference.MLP, observation: np.ndarray, action: np.ndarray) -> np.ndarray:
-    """-log pi(a|s) [B] of a softmax of the actor's outputs,
-    or the sum over those of several actions [B, 2].
-    """
+    """-log pi(a|s) [B] of a softmax, or the sum over several actions [B, 2]."""
     logits = reference.forward(actor, observation)[0]
     if action.ndim == 1:
         return np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(action)), action]
@@ -55,33 +41,21 @@ def likelihood(actor: reference.MLP, observation: np.ndarray, action: np.ndarray
 
 
 def batch_of(spec: EnvSpec, seed: int) -> Transition:
-    """A batch of actions of an environment."""
     if not spec.choices:
         return reference.choices(spec.action_size, seed)
     action = np.random.default_rng(seed).integers(spec.choices, size=(5, 2))
     return reference.transitions(seed, 5).replace(action=np.asarray(action, np.int32))
 
 
-class Reference:
-    """The three agents in float64: imitation, which IQL and RIQL weigh by advantages."""
+class Reference(value_learning.Networks):
+    """Imitation, which IQL and RIQL weigh by advantages."""
 
     def __init__(self, module: Any, state: Any, config: Any) -> None:
-        self.module, self.config = module, config
-        self.actor = reference.mlp(state.actor.parameters.mean)
-        self.actor_adam = reference.Adam(config.actor_lr)
-        if module is not bc:
-            self.value = reference.mlp(state.value)
-            self.critics, self.targets = (
-                reference.critics(state.critic),
-                reference.critics(state.target_critic),
-            )
-            self.critic_adam, self.value_adam = (
-                reference.Adam(config.critic_lr),
-                reference.Adam(config.value_lr),
-            )
+        super().__init__(state, config, lambda actor: reference.mlp(actor.parameters.mean))
+        self.module = module
 
-    def imitate(self, observation: np.ndarray, action: np.ndarray, weight: Any, step: int) -> float:
-        """Move the actor, and return its loss."""
+    def clone(self, observation: np.ndarray, action: np.ndarray, weight: Any, step: int) -> float:
+        """Move the actor; its loss."""
 
         def loss(actor: reference.MLP) -> float:
             return float((weight * likelihood(actor, observation, action)).mean())
@@ -92,57 +66,41 @@ class Reference:
         return before
 
     def update(self, batch: Transition, step: int) -> dict[str, float]:
-        """One update; its losses."""
         config, row = self.config, np.arange(len(batch.reward))
-        observation = np.asarray(batch.observation, np.float64)
-        successor = np.asarray(batch.next_observation, np.float64)
-        action, reward = np.asarray(batch.action), np.asarray(batch.reward, np.float64)
+        observation, _, successor, reward, alive = value_learning.arrays(batch)
+        action = np.asarray(batch.action)
         if self.module is bc:
-            return {"actor/loss": self.imitate(observation, action, 1.0, step)}
-        robust, bound = self.module is riql, float(self.config.max_weight)
+            return {"actor/loss": self.clone(observation, action, 1.0, step)}
+        robust = self.module is riql
 
         def taken(critics: Any) -> np.ndarray:
             if action.ndim == 2:
                 one_hot = [np.eye(number)[action[:, i]] for i, number in enumerate(SEVERAL.choices)]
                 inputs = np.concatenate([observation, *one_hot], axis=1)
                 return np.stack([reference.forward(critic, inputs)[0][:, 0] for critic in critics])
-            return np.stack(
-                [reference.forward(critic, observation)[0][row, action] for critic in critics]
-            )
+            outputs = [reference.forward(critic, observation)[0] for critic in critics]
+            return np.stack([q[row, action] for q in outputs])
 
         each = taken(self.targets)
         q = np.quantile(each, config.quantile, axis=0) if robust else each.min(axis=0)
-        value_loss, _, gradient = reference.expectile(self.value, observation, q, config.expectile)
-        value = self.value_adam.step(self.value, gradient)
-        judge = self.value if robust or config.values == "old" else value
-        v, next_v = (reference.forward(judge, x)[0][:, 0] for x in (observation, successor))
-        self.value = value
-        actor_loss = self.imitate(
-            observation,
-            action,
-            np.minimum(np.exp(config.inverse_temperature * (q - v)), bound),
-            step,
-        )
-        y = reward + config.discount * (1.0 - np.asarray(batch.terminated)) * next_v
+        old = self.value
+        losses = {"value/loss": self.fit_value(observation, q)["value/loss"]}
+        judge = old if robust or config.values == "old" else self.value
+        v, next_v = (value_learning.state_values(judge, x) for x in (observation, successor))
+        weight = np.minimum(np.exp(config.inverse_temperature * (q - v)), config.max_weight)
+        losses["actor/loss"] = self.clone(observation, action, weight, step)
+        y = reward + config.discount * alive * next_v
 
         def critic_loss(critics: Any) -> float:
             error = np.abs(taken(critics) - y)
             if not robust:
                 return float((error**2).mean(axis=1).sum())
             limit = config.huber_sigma**-2.0
-            return float(
-                np.where(error < limit, error**2 / (2.0 * limit), error - limit / 2.0).mean()
-            )
+            huber = np.where(error < limit, error**2 / (2.0 * limit), error - limit / 2.0)
+            return float(huber.mean())
 
-        losses = {
-            "value/loss": value_loss,
-            "actor/loss": actor_loss,
-            "critic/loss": critic_loss(self.critics),
-        }
-        self.critics = self.critic_adam.step(
-            self.critics, reference.differences(critic_loss, self.critics)
-        )
-        self.targets = reference.towards(self.critics, self.targets, config.target_rate)
+        losses["critic/loss"] = critic_loss(self.critics)
+        self.move_critics(reference.differences(critic_loss, self.critics))
         return losses
 
 
@@ -165,34 +123,38 @@ def test_updates_equal_float64(case: str, spec: EnvSpec) -> None:
     if module is not bc:
         reference.assert_same(reference.mlp(state.value), expected.value, "value")
         reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
-        reference.assert_same(
-            reference.critics(state.target_critic), expected.targets, "target_critic"
-        )
+        targets = reference.critics(state.target_critic)
+        reference.assert_same(targets, expected.targets, "target_critic")
 
 
 @agents
-def test_acts_by_the_policy(name: str) -> None:
+@pytest.mark.parametrize("spec", [SPEC, SEVERAL], ids=["one", "several"])
+def test_acts_by_the_policy(name: str, spec: EnvSpec) -> None:
+    """Several actions are chosen side by side."""
     module, config = AGENTS[name]
-    state, observation = reference.state(module, SPEC, config), reference.observed()[:2]
+    state, observation = reference.state(module, spec, config), reference.observed()[:2]
     actor = state.actor.parameters
     assert actor.log_std is None
     logits = reference.forward(reference.mlp(actor.mean), np.asarray(observation, np.float64))[0]
-    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    act = jax.jit(module.act, static_argnames="explore")
-    several = np.broadcast_to(observation, (5_000, 2, 3))
-    for explore, expected in ((True, p), (False, np.eye(ACTIONS)[p.argmax(axis=1)])):
-        action, extras = act(state, several, KEY, config, explore=explore)
-        assert (action.shape, action.dtype, extras) == ((5_000, 2), np.int32, {})
-        share = np.stack([(np.asarray(action) == a).mean(axis=0) for a in range(ACTIONS)], axis=1)
-        np.testing.assert_allclose(share, expected, atol=0.03)
+    parts = np.split(logits, np.cumsum(spec.choices)[:-1], axis=1) if spec.choices else [logits]
+    act, many = jax.jit(module.act, static_argnames="explore"), 5_000
+    for explore in (True, False):
+        seen = np.broadcast_to(observation, (many, 2, 3))
+        action, extras = act(state, seen, KEY, config, explore=explore)
+        expected = ((many, 2, *spec.action_shape), np.int32, {})
+        assert (action.shape, action.dtype, extras) == expected
+        for i, part in enumerate(parts):
+            chosen = np.eye(part.shape[1])[np.asarray(action).reshape(many, 2, -1)[..., i]]
+            p = softmax(part, axis=1) if explore else np.eye(part.shape[1])[part.argmax(axis=1)]
+            np.testing.assert_allclose(chosen.mean(axis=0), p, atol=0.03 if explore else 0.0)
 
 
 @pytest.mark.parametrize("name", ["iql", "riql"])
 def test_values_are_those_of_the_action(name: str) -> None:
     module, config = AGENTS[name]
     state, batch = reference.state(module, SPEC, config), reference.choices(ACTIONS)
-    each = [reference.forward(critic, np.asarray(batch.observation, np.float64))[0] for critic in
-            reference.critics(state.critic)]  # fmt: skip
+    observation = np.asarray(batch.observation, np.float64)
+    each = [reference.forward(x, observation)[0] for x in reference.critics(state.critic)]
     expected = np.mean(each, axis=0)[np.arange(5), np.asarray(batch.action)]
     value = module.value(state, batch.observation, batch.action, config)
     np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)
@@ -202,34 +164,10 @@ def test_values_are_those_of_the_action(name: str) -> None:
 def test_dropout_also_serves_discrete_actions(name: str) -> None:
     module, config = AGENTS[name]
     config = dataclasses.replace(config, dropout=0.5)
-    actor, batch = (
-        reference.state(module, SPEC, config).actor.parameters,
-        reference.choices(ACTIONS),
-    )
-    policy = Imitation.of(config)
-    keys = jax.random.split(KEY, 3)
+    actor = reference.state(module, SPEC, config).actor.parameters
+    batch, policy = reference.choices(ACTIONS), Imitation.of(config)
     losses = [
-        float(policy.distance(actor, batch.observation, batch.action, key).mean()) for key in keys
+        float(policy.distance(actor, batch.observation, batch.action, key).mean())
+        for key in jax.random.split(KEY, 3)
     ]
     assert len(set(losses)) == 3
-
-
-@agents
-def test_several_actions_are_chosen_side_by_side(name: str) -> None:
-    module, config = AGENTS[name]
-    state, observation = reference.state(module, SEVERAL, config), reference.observed()[:2]
-    actor = state.actor.parameters
-    logits = reference.forward(reference.mlp(actor.mean), np.asarray(observation, np.float64))[0]
-    parts = np.split(logits, [SEVERAL.choices[0]], axis=1)
-    greedy, *_ = module.act(state, observation, KEY, config, explore=False)
-    np.testing.assert_array_equal(greedy, np.stack([part.argmax(axis=1) for part in parts], axis=1))
-    assert greedy.dtype == np.int32
-    drawn, _ = jax.jit(module.act, static_argnames="explore")(
-        state, np.broadcast_to(observation, (5_000, 2, 3)), KEY, config, explore=True
-    )
-    for i, part in enumerate(parts):
-        p = np.exp(part) / np.exp(part).sum(axis=1, keepdims=True)
-        share = np.stack(
-            [(np.asarray(drawn)[..., i] == a).mean(axis=0) for a in range(part.shape[1])], axis=1
-        )
-        np.testing.assert_allclose(share, p, atol=0.03)

@@ -1,13 +1,10 @@
-"""The agents of docs/examples: nothing outside their files knows them,
-and they do what their equations say.
-"""
+"""The agents of docs/examples do what their equations say, and nothing else knows them."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
 import functools
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -19,13 +16,14 @@ import pytest
 
 from rljax import agent as contract
 from rljax import buffers, load, networks
-from rljax.agent import EnvSpec, Transition
+from rljax.agent import Transition
 from rljax.networks import distributions
-from rljax.runs import run
+from rljax.runs import records, run
 from rljax.training import configuration, registry
 from rljax.training.learner import Learner
 from tests import test_imports, test_style
-from tests.agents import reference
+from tests.agents import reference, trees
+from tests.agents.value_learning import KEY, SPEC
 from tests.helpers import small_runs
 from tests.helpers.counting import dataset
 
@@ -43,38 +41,33 @@ SMALL: dict[str, dict[str, Any]] = {
     },
 }
 LINES = 200
-SPEC = EnvSpec("test/Example-v0", (3,), 2)
-KEY = jax.random.key(0)
 
 examples = pytest.mark.parametrize("name", NAMES)
 
 
 def example(name: str) -> Any:
-    """An example's module."""
     return registry.load_agent(str(EXAMPLES / f"{name}.py"))
 
 
 def small(name: str) -> Any:
-    """An example's Config with networks of 8 units and batches of 5 rows."""
+    """Networks of 8 units and batches of 5 rows."""
     return example(name).Config(**SMALL[name], batch_size=5, replay_size=40)
 
 
 @functools.cache
 def fresh(name: str) -> Any:
-    """An example's State."""
     return jax.jit(example(name).init, static_argnums=1)(KEY, SPEC, small(name))
 
 
 @functools.cache
 def after(name: str, step: int) -> tuple[Any, Any]:
-    """The State and the metrics after one update."""
+    """One update."""
     return jax.jit(example(name).update)(
         fresh(name), reference.transitions(), KEY, jnp.asarray(step), small(name)
     )
 
 
 def test_nothing_outside_their_files_knows_the_examples() -> None:
-    """What it costs to add them: no line elsewhere."""
     root = EXAMPLES.parents[1]
     for folder in ("rljax", "agents", "envs"):
         for path in (root / folder).rglob("*.py"):
@@ -97,9 +90,7 @@ def test_examples_are_written_as_agents_are(name: str) -> None:
 
 @examples
 def test_examples_keep_the_contract(name: str) -> None:
-    """As two learners in one program, from which a run begins:
-    what is returned is asserted there.
-    """
+    """As two learners in one program."""
     module, config = example(name), small(name)
     contract.check(module, SPEC, config)
     contract.check(module, SPEC, module.Config())
@@ -123,8 +114,7 @@ def test_update_moves_every_parameter(name: str) -> None:
     for field in dataclasses.fields(state):
         old, new = getattr(fresh(name), field.name), getattr(state, field.name)
         if isinstance(old, networks.Trained):
-            pairs = zip(*map(jax.tree.leaves, (old.parameters, new.parameters)), strict=True)
-            assert all(np.any(np.asarray(x) != np.asarray(y)) for x, y in pairs), field.name
+            assert trees.all_differ(old.parameters, new.parameters), field.name
         else:
             assert field.name.startswith("target_")
     assert all(np.isfinite(value) for value in map(np.asarray, jax.tree.leaves(metrics)))
@@ -138,11 +128,11 @@ def test_critics_of_crossq_are_normalised_over_both_halves_of_the_batch() -> Non
     key, _ = jax.random.split(KEY)  # as `update` does
     critic = state.critic.parameters
     _, (moved, _) = jax.jit(crossq.critic_loss)(critic, state, batch, key, config)
-    policy = jax.jit(
-        lambda actor, seen: distributions.squashed(actor(seen), config).sample_and_log_prob(
-            seed=key
-        )
-    )
+
+    @jax.jit
+    def policy(actor: Any, seen: Any) -> Any:
+        return distributions.squashed(actor(seen), config).sample_and_log_prob(seed=key)
+
     next_action, _ = policy(state.actor, batch.next_observation)
     halves = (batch.observation, batch.action), (batch.next_observation, next_action)
     inputs = np.concatenate([np.concatenate(half, axis=-1) for half in halves])
@@ -152,16 +142,9 @@ def test_critics_of_crossq_are_normalised_over_both_halves_of_the_batch() -> Non
 
     new, _ = jax.jit(crossq.update)(state, batch, KEY, jnp.asarray(0), config)
     new_critic = new.critic.parameters
-    for leaf, expected in zip(
-        *map(jax.tree.leaves, (new_critic.collections, moved.collections)), strict=True
-    ):
-        np.testing.assert_allclose(
-            leaf, expected, rtol=1e-5, atol=1e-6, err_msg="Adam moves no statistics"
-        )
-    assert any(
-        np.any(a != b)
-        for a, b in zip(*map(jax.tree.leaves, (new_critic.params, critic.params)), strict=True)
-    )
+    # Adam moves no statistics.
+    trees.assert_close(new_critic.collections, moved.collections, rtol=1e-5, atol=1e-6)
+    assert not trees.equal(new_critic.params, critic.params)
 
 
 @functools.cache
@@ -178,10 +161,8 @@ def windows() -> Any:
 @pytest.mark.parametrize("on_host", [True, False])
 def test_the_draw_of_the_guide_cuts_windows_at_trajectories(on_host: bool) -> None:
     numbers, no = np.arange(6, dtype=np.float32), np.zeros(6, bool)
-    ends = np.array([False, False, False, True, False, False])
-    data = windows().prepare(
-        Transition(numbers[:, None], numbers[:, None], numbers, no, ends, numbers[:, None], {})
-    )
+    seen, ends = numbers[:, None], np.array([False, False, False, True, False, False])
+    data = windows().prepare(Transition(seen, seen, numbers, no, ends, seen, {}))
     rows = np.array([[0, 1, 3], [4, 5, 2]], np.int32)  # [U, B]
     if on_host:
         batch = windows().take(data, rows)
@@ -196,7 +177,7 @@ def test_the_draw_of_the_guide_cuts_windows_at_trajectories(on_host: bool) -> No
 
 
 def test_the_draw_of_the_guide_is_drawn_by_a_declaration() -> None:
-    """As it is in a program, for two learners."""
+    """For two learners."""
     data = windows().prepare(dataset(10))
     declared = buffers.Dataset(batch_size=4, num_updates=3, draw=windows())
     keys = jax.eval_shape(jax.vmap(jax.random.key), np.zeros(2, np.uint32))
@@ -206,7 +187,7 @@ def test_the_draw_of_the_guide_is_drawn_by_a_declaration() -> None:
 
 
 def test_tqc_drops_the_largest_quantiles_of_all_critics_together() -> None:
-    """d C of M C, wherever they are: one critic may lose all of its quantiles."""
+    """One critic may lose all of its quantiles."""
     quantiles = np.array(
         [[[9.0, 7.0, 8.0, 6.0]], [[1.0, 2.0, 3.0, 4.0]], [[0.0, 10.0, 5.0, -1.0]]]
     )  # [C, 1, M]
@@ -216,7 +197,6 @@ def test_tqc_drops_the_largest_quantiles_of_all_critics_together() -> None:
 
 @pytest.mark.slow
 def test_critic_loss_of_tqc_is_the_papers() -> None:
-    """In float64, one pair of quantile and target at a time."""
     tqc, config, state, batch = example("tqc"), small("tqc"), fresh("tqc"), reference.transitions()
     loss, metrics = jax.jit(tqc.critic_loss)(state.critic.parameters, state, batch, KEY, config)
 
@@ -229,30 +209,22 @@ def test_critic_loss_of_tqc_is_the_papers() -> None:
 
     now, later, log_prob = (np.asarray(x, np.float64) for x in outputs(state))
     number = len(later) * (config.num_quantiles - config.dropped)
-    losses = []
-    for row in range(len(batch.reward)):
-        alive = config.discount * (1.0 - float(batch.terminated[row]))
-        smallest = np.sort(later[:, row].ravel())[:number]
-        targets = float(batch.reward[row]) + alive * (
-            smallest - log_prob[row]
-        )  # the temperature begins at 1
-        for critic in range(len(now)):
-            for index, quantile in enumerate(now[critic, row]):
-                tau = (index + 0.5) / config.num_quantiles
-                for target in targets:
-                    u = target - quantile
-                    huber = 0.5 * u**2 if abs(u) <= 1 else abs(u) - 0.5
-                    losses.append(abs(tau - (u < 0)) * huber)
+    smallest = np.sort(later.swapaxes(0, 1).reshape(5, -1))[:, :number]
+    soft = smallest - log_prob[:, None]  # the temperature begins at 1
+    alive = config.discount * (1.0 - np.asarray(batch.terminated))[:, None]
+    target = np.asarray(batch.reward)[:, None] + alive * soft
+    u = target[:, None] - now[..., None]  # [C, B, M, N]
+    huber = np.where(np.abs(u) <= 1, 0.5 * u**2, np.abs(u) - 0.5)
+    tau = (np.arange(config.num_quantiles)[:, None] + 0.5) / config.num_quantiles
+    losses = np.abs(tau - (u < 0)) * huber
     np.testing.assert_allclose(loss, np.mean(losses), rtol=1e-5)
     np.testing.assert_allclose(metrics["critic/q"], now.mean(), rtol=1e-5)
 
 
 def test_tqc_keeps_at_least_one_quantile_of_each_critic() -> None:
     tqc = example("tqc")
-    with pytest.raises(
-        ValueError,
-        match=r"^--config\.dropped is 25, it must be below the --config\.num-quantiles 25 ",
-    ):
+    message = r"^--config\.dropped is 25, it must be below the --config\.num-quantiles 25 "
+    with pytest.raises(ValueError, match=message):
         contract.check(tqc, SPEC, tqc.Config(dropped=25))
 
 
@@ -289,13 +261,15 @@ def test_examples_swing_the_pendulum_up(name: str, tmp_path: Path) -> None:
         "replay_size": 50_000,
         "temperature_lr": 1e-3,
         "batch_size": 128,
-    }
-    settings: dict[str, Any] = {
-        "eval_every": 2_000,
-        "eval_episodes": 10,
-        "config": config | LEARNING[name],
+        **LEARNING[name],
     }
     out = run.train(
-        str(EXAMPLES / f"{name}.py"), "rljax/Pendulum", 8_000, out=tmp_path / "run", **settings
+        str(EXAMPLES / f"{name}.py"),
+        "rljax/Pendulum",
+        8_000,
+        out=tmp_path / "run",
+        config=config,
+        eval_every=2_000,
+        eval_episodes=10,
     )
-    assert json.loads((out / "summary.json").read_text())["best"]["mean"] >= -250
+    assert records.read_summary(out)["best"]["mean"] >= -250

@@ -1,6 +1,4 @@
-"""The setting `exploration` of agents for continuous actions:
-noise that lasts, in their own actions and runs.
-"""
+"""`exploration` of agents for continuous actions: noise that lasts."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from rljax.agent import first_memory
 from rljax.networks import noise
 from rljax.runs import run
 from rljax.runs.policies import loading
-from tests.agents import reference
+from tests.agents import reference, trees
 from tests.helpers import small_runs
 
 NAMES = ["sac", "dsact", "td3"]
@@ -60,7 +58,7 @@ def test_actions_have_the_noise_that_lasts(name: str) -> None:
         output = np.asarray(state.actor(seen), np.float64)
         log_std = np.clip(output[:, 2:], config.log_std_min, config.log_std_max)
         expected = np.tanh(output[:, :2] + np.exp(log_std) * np.asarray(after.noise, np.float64))
-    np.testing.assert_allclose(action, expected, rtol=1e-4, atol=1e-5)
+    trees.assert_close(action, expected)
 
 
 @pytest.mark.learn

@@ -1,7 +1,6 @@
-"""The first updates of streaming agents equal those by PyTorch's rules,
-in which the authors wrote them.
+"""The first updates of streaming agents equal those by PyTorch's rules, the authors'.
 
-With few inputs the sparse initialisation leaves the first layer all 0, so that the slope of the
+With few inputs the sparse initialisation leaves the first layer all 0: the slope of the
 activation at exactly 0 decides these updates.
 """
 
@@ -23,7 +22,7 @@ DISCRETE = EnvSpec("test/Discrete-v0", (3,), ACTIONS, discrete=True)
 
 
 def begun(module: Any, spec: EnvSpec, **extras: Any) -> tuple[Any, Any, Any, list[Any]]:
-    """The agent's own first State, its Config, a stream and the States after each transition."""
+    """The agent's own first State, and the States after each transition."""
     config, stream = (
         module.Config(hidden=(32, 32)),
         streaming.transitions(0, UPDATES, spec, **extras),
@@ -47,15 +46,11 @@ def test_first_updates_are_those_of_pytorch(module: Any, spec: EnvSpec) -> None:
     optimiser = streaming.ObGD(critic, config.critic_kappa, config)
     actor = streaming.Exact(state.actor) if module is stream_ac else None
     actor_optimiser = None if actor is None else streaming.ObGD(actor, config.actor_kappa, config)
-    for t, (observation, action, reward, following, done, row) in enumerate(
-        streaming.rows(stream, config)
-    ):
+    rows = streaming.rows(stream, config)
+    for t, (observation, action, reward, following, done, row) in enumerate(rows):
         chosen = int(action) if module is stream_q else 0
-        error = (
-            reward
-            + config.discount * (1 - done) * critic(following).max()
-            - critic(observation)[chosen]
-        )
+        target = reward + config.discount * (1 - done) * critic(following).max()
+        error = target - critic(observation)[chosen]
         if actor is not None and actor_optimiser is not None:
             mean, spread = np.split(actor(observation), 2)
             std = np.log1p(np.exp(spread))

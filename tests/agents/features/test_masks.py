@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from rljax.agent import MASK, EnvSpec, Part, Transition
+from rljax.agents import cql_discrete, dqn
 from rljax.networks import distributions
 from rljax.training import registry
 from tests.agents import reference
@@ -22,11 +23,19 @@ NAMES = ("bc", "cql_discrete", "dqn", "iql", "ppo", "pqn", "r2d2", "riql", "sac_
 
 
 def observations(seed: int) -> dict[str, np.ndarray]:
-    """Observations [ROWS] of which each allows one action at least."""
+    """Each allows one action at least."""
     generator = np.random.default_rng(seed)
     mask = generator.random((ROWS, ACTIONS)) < 0.4
     mask[np.arange(ROWS), generator.integers(ACTIONS, size=ROWS)] = True
     return {MASK: mask, "observation": generator.normal(size=(ROWS, 3)).astype(np.float32)}
+
+
+def transitions() -> Any:
+    """Rows of allowed actions that end nowhere."""
+    seen, nothing = observations(1), np.zeros(ROWS, bool)
+    action = seen[MASK].argmax(axis=1).astype(np.int32)
+    reward = np.random.default_rng(3).normal(size=ROWS).astype(np.float32)
+    return Transition(seen, action, reward, nothing, nothing, observations(2))  # pyright: ignore
 
 
 @pytest.mark.slow_after(3)
@@ -58,14 +67,9 @@ def test_forbidden_actions_are_never_chosen(name: str) -> None:
 
 
 def test_targets_of_dqn_leave_forbidden_actions_out() -> None:
-    """The target is the largest value of the allowed actions, whichever network chooses it."""
-    from rljax.agents import dqn
-
-    seen, later = observations(1), observations(2)
-    generator = np.random.default_rng(3)
-    action, nothing = seen[MASK].argmax(axis=1).astype(np.int32), np.zeros(ROWS, bool)
-    reward = generator.normal(size=ROWS).astype(np.float32)
-    batch: Any = Transition(seen, action, reward, nothing, nothing, later)
+    """Whichever network chooses the largest."""
+    batch, rows = transitions(), np.arange(ROWS)
+    later = batch.next_observation
     state = reference.state(dqn, SPEC, dqn.Config(hidden=(8,)))
 
     @jax.jit
@@ -81,42 +85,29 @@ def test_targets_of_dqn_leave_forbidden_actions_out() -> None:
     found, online, q = map(np.asarray, computed(state))
     for target, judge in zip(found, (q, online), strict=True):
         best = np.where(later[MASK], judge, -np.inf).argmax(axis=1)
-        np.testing.assert_allclose(
-            target, (reward + 0.99 * q[np.arange(ROWS), best]).mean(), rtol=1e-5
+        expected, wrong = (
+            (batch.reward + 0.99 * q[rows, x]).mean() for x in (best, judge.argmax(axis=1))
         )
-        # it matters
-        assert (
-            abs(target - (reward + 0.99 * q[np.arange(ROWS), judge.argmax(axis=1)]).mean()) > 1e-3
-        )
+        np.testing.assert_allclose(target, expected, rtol=1e-5)
+        assert abs(target - wrong) > 1e-3  # it matters
 
 
 @pytest.mark.slow
 def test_the_loss_of_cql_leaves_forbidden_actions_out() -> None:
     """Target and penalty are over the allowed actions alone."""
-    from rljax.agents import cql_discrete
-
-    seen, later = observations(1), observations(2)
-    action, nothing = seen[MASK].argmax(axis=1).astype(np.int32), np.zeros(ROWS, bool)
-    reward = np.random.default_rng(3).normal(size=ROWS).astype(np.float32)
-    batch: Any = Transition(seen, action, reward, nothing, nothing, later)
+    batch, rows = transitions(), np.arange(ROWS)
+    seen, later = batch.observation, batch.next_observation
     config = cql_discrete.Config(hidden=(8,))
     state = reference.state(cql_discrete, SPEC, config)
     metrics = cql_discrete.critic_loss(state.critic, state, batch, config)[1]
-    q, judge, following = (
-        np.asarray(network(x)[0], np.float64)
-        for network, x in (
-            (state.critic, seen),
-            (state.critic, later),
-            (state.target_critic, later),
-        )
-    )
+    networks = ((state.critic, seen), (state.critic, later), (state.target_critic, later))
+    q, judge, following = (np.asarray(network(x)[0], np.float64) for network, x in networks)
     best = np.where(later[MASK], judge, -np.inf).argmax(axis=1)
-    target = reward + 0.99 * following[np.arange(ROWS), best]
+    target = batch.reward + 0.99 * following[rows, best]
     np.testing.assert_allclose(metrics["critic/target"], target.mean(), rtol=1e-5)
     soft = np.log(np.where(seen[MASK], np.exp(q), 0.0).sum(axis=1))
-    np.testing.assert_allclose(
-        metrics["critic/gap"], (soft - q[np.arange(ROWS), action]).mean(), rtol=1e-5
-    )
+    gap = (soft - q[rows, batch.action]).mean()
+    np.testing.assert_allclose(metrics["critic/gap"], gap, rtol=1e-5)
     assert abs((np.log(np.exp(q).sum(axis=1)) - soft).mean()) > 1e-3  # it matters
 
 
@@ -155,11 +146,9 @@ def test_several_choices_are_independent() -> None:
     np.testing.assert_array_equal(
         pi.mode(), np.stack([part.argmax(axis=1) for part in parts], axis=1)
     )
-    drawn = np.asarray(
-        jax.vmap(lambda key: pi.sample(seed=key))(jax.random.split(jax.random.key(0), 2_000))
-    )
+    drawn = jax.vmap(lambda key: pi.sample(seed=key))(jax.random.split(jax.random.key(0), 2_000))
     for i, part in enumerate(parts):
-        found = (drawn[..., i, None] == np.arange(part.shape[1])).mean(axis=0)
+        found = (np.asarray(drawn)[..., i, None] == np.arange(part.shape[1])).mean(axis=0)
         np.testing.assert_allclose(found, part, atol=0.05)
 
 

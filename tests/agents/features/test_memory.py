@@ -1,4 +1,4 @@
-"""PPO with a memory against float64 NumPy: the unrolled rollout, its bootstraps, its gradient."""
+"""PPO and PQN with a memory, against float64 NumPy."""
 
 from __future__ import annotations
 
@@ -14,57 +14,36 @@ from rljax import buffers
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import ppo, pqn
 from rljax.networks import distributions, memories
-from tests.agents import reference
+from tests.agents import on_policy, reference, trees
+from tests.agents.on_policy import ENVS, KEY, STEPS
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
-STEPS, ENVS, WIDTH = 4, 3, 4
+WIDTH = 4
+SIZES: Any = {
+    "num_steps": STEPS,
+    "num_envs": ENVS,
+    "batch_size": STEPS * ENVS,
+    "num_epochs": 1,
+    "memory": "gru",
+    "memory_hidden": (WIDTH,),
+}
 CONFIG = ppo.Config(
-    num_steps=STEPS,
-    num_envs=ENVS,
-    batch_size=STEPS * ENVS,
-    num_epochs=1,
-    memory="gru",
-    memory_hidden=(WIDTH,),
+    **SIZES,
     actor_hidden=(5,),
     learning_rate=1e-2,
     entropy_cost=0.1,
     normalise_observations=False,
     normalise_rewards=False,
 )
-KEY = jax.random.key(0)
 
 
 def rollout() -> Transition:
-    """A rollout [T, E] with every kind of end, and the memories before it.
-
-    Elsewhere, a step begins where one ended.
-    """
-    generator = np.random.default_rng(0)
-    batch = jax.tree.map(
-        lambda x: x.reshape(STEPS, ENVS, *x.shape[1:]), reference.transitions(0, STEPS * ENVS)
-    )
+    """With the memories before it."""
+    batch = on_policy.continued(on_policy.rollout(0, SPEC))
+    memory = np.random.default_rng(1).normal(size=(ENVS, WIDTH)).astype(np.float32)
     ended = batch.terminated | batch.truncated
-    following = jnp.where(ended[:-1, :, None], batch.next_observation[:-1], batch.observation[1:])
-    batch = batch.replace(next_observation=batch.next_observation.at[:-1].set(following))
-    raw: Any = 0.5 * generator.normal(size=(STEPS, ENVS, 2)).astype(np.float32)
-    extras = {
-        "raw": jnp.asarray(raw),
-        "log_prob": jnp.asarray(generator.normal(-2.0, 0.3, size=(STEPS, ENVS)).astype(np.float32)),
-        "memory": (jnp.asarray(generator.normal(size=(ENVS, WIDTH)).astype(np.float32)),),
-        "first": jnp.concatenate([jnp.zeros((1, ENVS), bool), ended[:-1]]),
-    }
-    return batch.replace(action=jnp.asarray(np.clip(raw, -1, 1)), extras=extras)
-
-
-def fresh(config: ppo.Config) -> ppo.State:
-    """A State to start from, whose parameters are drawn by NumPy."""
-    generator = np.random.default_rng(3)
-    shapes = jax.eval_shape(lambda key: ppo.init(key, SPEC, config), KEY)
-    drawn = jax.tree.map(
-        lambda x: jnp.asarray(generator.normal(0, 0.5, x.shape), x.dtype),
-        shapes.actor_critic.parameters,
-    )
-    return reference.state(ppo, SPEC, config, actor_critic=drawn)
+    first = jnp.concatenate([jnp.zeros((1, ENVS), bool), ended[:-1]])
+    return batch.replace(extras={**batch.extras, "memory": (jnp.asarray(memory),), "first": first})
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -72,22 +51,17 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def cell(p: dict[str, np.ndarray], observation: np.ndarray, h: np.ndarray) -> np.ndarray:
-    """A dense layer with tanh, and one step of a GRU, for one environment."""
+    """A dense layer with tanh, and one step of a GRU."""
     x = np.tanh(observation @ p["hidden/kernel"] + p["hidden/bias"])
-    w, u, b = (
-        np.split(p["input"], 3, axis=1),
-        np.split(p["memory"], 3, axis=1),
-        np.split(p["bias"], 3),
-    )
+    w, u = (np.split(p[name], 3, axis=1) for name in ("input", "memory"))
+    b = np.split(p["bias"], 3)
     r, z = (sigmoid(x @ w[i] + b[i] + h @ u[i]) for i in (0, 1))
     n = np.tanh(x @ w[2] + b[2] + r * (h @ u[2] + p["inner"]))
     return (1.0 - z) * n + z * h
 
 
 def unrolled(p: dict[str, np.ndarray], batch: Any) -> tuple[np.ndarray, np.ndarray]:
-    """What the torso remembers after each observation and after each successor, [T, E, m],
-    one step at a time.
-    """
+    """Memories after each observation and after each successor, [T, E, m]."""
     seen, after = np.zeros((2, STEPS, ENVS, WIDTH))
     for e in range(ENVS):
         h = batch.extras["memory"][0][e]
@@ -104,11 +78,10 @@ def value(p: dict[str, np.ndarray], features: np.ndarray) -> np.ndarray:
 
 
 def loss(p: dict[str, np.ndarray], batch: Any, advantage: np.ndarray, target: np.ndarray) -> float:
-    """PPO's loss of the whole rollout."""
+    """Of the whole rollout."""
     features = unrolled(p, batch)[0]
-    scaled = (batch.extras["raw"] - features @ p["actor/kernel"] - p["actor/bias"]) / np.exp(
-        p["log_std"]
-    )
+    mean = features @ p["actor/kernel"] + p["actor/bias"]
+    scaled = (batch.extras["raw"] - mean) / np.exp(p["log_std"])
     log_prob = (-0.5 * scaled**2 - p["log_std"] - 0.5 * np.log(2 * np.pi)).sum(axis=-1)
     ratio = np.exp(log_prob - batch.extras["log_prob"])
     clipped = np.clip(ratio, 1 - CONFIG.clip_ratio, 1 + CONFIG.clip_ratio)
@@ -120,7 +93,7 @@ def loss(p: dict[str, np.ndarray], batch: Any, advantage: np.ndarray, target: np
 
 
 def named(parameters: ppo.ActorCritic) -> dict[str, np.ndarray]:
-    """All parameters by names of this file, in float64."""
+    """All parameters by names of this file."""
     assert parameters.torso is not None
     torso = parameters.torso.params
     (core,) = (part for name, part in torso.items() if name != "body")
@@ -137,40 +110,27 @@ def named(parameters: ppo.ActorCritic) -> dict[str, np.ndarray]:
 
 
 def test_updates_equal_the_papers() -> None:
-    state, batch = fresh(CONFIG), rollout()
+    state, batch = reference.state(ppo, SPEC, CONFIG), rollout()
     exact: Any = jax.tree.map(
         lambda x: np.asarray(x, np.float64 if x.dtype == np.float32 else None), batch
     )
     before = named(state.actor_critic.parameters)
     features, successors = unrolled(before, exact)
     now = value(before, features)
-    error = (
-        exact.reward + CONFIG.discount * (1.0 - exact.terminated) * value(before, successors) - now
-    )
-    advantage = np.zeros((STEPS, ENVS))
-    for t in range(STEPS):
-        for e in range(ENVS):
-            for later in range(t, STEPS):
-                advantage[t, e] += (CONFIG.discount * CONFIG.trace_decay) ** (later - t) * error[
-                    later, e
-                ]
-                if exact.terminated[later, e] or exact.truncated[later, e]:
-                    break
-    target = advantage + now
+    error = exact.reward - now
+    error += CONFIG.discount * (1.0 - exact.terminated) * value(before, successors)
+    advantage = on_policy.along(batch, error, CONFIG.discount * CONFIG.trace_decay)
 
-    names = list(before)
-    gradient = reference.differences(
-        lambda values: loss(dict(zip(names, values, strict=True)), exact, advantage, target),
-        list(before.values()),
-    )
+    def of(arrays: list[np.ndarray]) -> float:
+        return loss(dict(zip(before, arrays, strict=True)), exact, advantage, advantage + now)
+
+    gradient = reference.differences(of, list(before.values()))
     gradient = reference.limited(gradient, CONFIG.max_grad_norm)
     adam = reference.Adam(CONFIG.learning_rate, CONFIG.adam_epsilon)
     expected = adam.step(list(before.values()), gradient)
     state, metrics = jax.jit(ppo.update)(state, batch, KEY, 0, CONFIG)
-    for name, found, wanted in zip(
-        names, named(state.actor_critic.parameters).values(), expected, strict=True
-    ):
-        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=2e-5, err_msg=name)
+    after = list(named(state.actor_critic.parameters).values())
+    trees.assert_close(after, expected, rtol=1e-3, atol=2e-5)
     np.testing.assert_allclose(metrics["critic/value"], now.mean(), rtol=1e-4)
 
 
@@ -181,10 +141,11 @@ def test_minibatches_are_whole_rollouts_of_some_environments() -> None:
     order = np.asarray(distributions.permutation(KEY, ENVS))
     assert drawn.observation.shape == (ENVS, STEPS, 1, 3)
     for n, e in enumerate(order):
-        np.testing.assert_array_equal(drawn.observation[n, :, 0], batch.observation[:, e])
+        part = (drawn.observation, drawn.extras["first"], reward)
+        whole = (batch.observation, batch.extras["first"], batch.reward)
+        for one, other in zip(part, whole, strict=True):
+            np.testing.assert_array_equal(one[n, :, 0], other[:, e])
         np.testing.assert_array_equal(drawn.extras["memory"][0][n, 0], batch.extras["memory"][0][e])
-        np.testing.assert_array_equal(drawn.extras["first"][n, :, 0], batch.extras["first"][:, e])
-        np.testing.assert_array_equal(reward[n, :, 0], batch.reward[:, e])
 
 
 def test_a_minibatch_is_at_least_one_environments_rollout() -> None:
@@ -212,28 +173,10 @@ def test_a_memory_has_one_torso() -> None:
 @pytest.mark.learn
 def test_pqn_remembers_along_rollouts() -> None:
     spec = EnvSpec("test/Discrete-v0", (3,), 2, discrete=True)
-    sizes: dict[str, Any] = {
-        "num_steps": STEPS,
-        "num_envs": ENVS,
-        "batch_size": STEPS * ENVS,
-        "num_epochs": 1,
-    }
-    config = pqn.Config(
-        **sizes,
-        hidden=(5,),
-        memory="gru",
-        memory_hidden=(WIDTH,),
-        layer_norm=False,
-        trace_decay=0.5,
-    )
-    generator = np.random.default_rng(3)
-    shapes = jax.eval_shape(lambda key: pqn.init(key, spec, config), KEY)
-    critic = jax.tree.map(
-        lambda x: jnp.asarray(generator.normal(0, 0.5, x.shape), x.dtype), shapes.critic.parameters
-    )
-    batch = rollout().replace(
-        action=jnp.asarray(generator.integers(0, 2, (STEPS, ENVS)), jnp.int32)
-    )
+    config = pqn.Config(**SIZES, hidden=(5,), layer_norm=False, trace_decay=0.5)
+    critic = reference.state(pqn, spec, config).critic.parameters
+    action = np.random.default_rng(3).integers(0, 2, (STEPS, ENVS))
+    batch = rollout().replace(action=jnp.asarray(action, jnp.int32))
 
     def values(observation: Any, memory: Any) -> tuple[np.ndarray, Any]:
         q, memory = memories.step(critic, observation, memory)
@@ -248,14 +191,9 @@ def test_pqn_remembers_along_rollouts() -> None:
             q, memory = values(batch.observation[t, e], memory)
             expected[t, e] = q[int(batch.action[t, e])]
             best[t, e] = values(batch.next_observation[t, e], memory)[0].max()
-    target = np.zeros((STEPS, ENVS))
-    for t in reversed(range(STEPS)):
-        ended = (batch.terminated[t] | batch.truncated[t]) if t < STEPS - 1 else np.ones(ENVS, bool)
-        later = 0.0 if t == STEPS - 1 else target[t + 1]
-        mixed = np.where(ended, best[t], 0.5 * best[t] + 0.5 * later)
-        target[t] = batch.reward[t] + config.discount * (1.0 - batch.terminated[t]) * mixed
+    target = on_policy.mixed_returns(batch, best, config)
     found = jax.jit(pqn.targets)(critic, batch, config)
-    np.testing.assert_allclose(found, target, rtol=1e-4, atol=1e-5)
+    trees.assert_close(found, target)
     loss, metrics = pqn.critic_loss(critic, batch, found)
     np.testing.assert_allclose(loss, 0.5 * np.square(expected - target).mean(), rtol=1e-4)
     np.testing.assert_allclose(metrics["critic/q"], expected.mean(), rtol=1e-4)

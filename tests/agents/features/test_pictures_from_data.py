@@ -1,5 +1,4 @@
-"""Agents learn from recorded pictures, dictionaries and several actions,
-from an expert's and from random ones.
+"""Agents learn from recorded pictures, dictionaries and several actions.
 
 A lamp is lit in one of three columns of `tests.environments.every_space`, and an episode ends after
 five right actions. Chance needs the whole time limit of 12 steps for four of them.
@@ -7,7 +6,6 @@ five right actions. Chance needs the whole time limit of 12 steps for four of th
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import pytest
 
 from rljax import datasets, envs
 from rljax.cli import data as commands
-from rljax.runs import run
+from rljax.runs import records, run
 from rljax.runs.policies import collect
 from tests.environments import every_space
 from tests.helpers import small_runs
@@ -26,7 +24,7 @@ STEPS, SMALL = 1_500, {"hidden": (32,), "batch_size": 64, "encoder": "small"}
 
 
 def expert(hosted: Any, observation: Any) -> np.ndarray:
-    """The right column, read from the picture; the second of two actions does not matter."""
+    """The right column, read from the picture; a second action does not matter."""
     picture = observation["camera/left"] if isinstance(observation, dict) else observation
     width = picture.shape[2] // every_space.COLUMNS
     columns = [
@@ -38,23 +36,19 @@ def expert(hosted: Any, observation: Any) -> np.ndarray:
 
 
 def written(path: Path, shows: str, takes: str, plays_well: bool) -> str:
-    """A data set of the expert, or of random actions."""
-    hosted, generator = (
-        envs.make_hosted(every_space.name(shows, takes), 10),
-        np.random.default_rng(0),
-    )
+    """Data of the expert, or of random actions."""
+    hosted = envs.make_hosted(every_space.name(shows, takes), 10)
+    generator = np.random.default_rng(0)
 
     def choose(observation: Any, step: np.ndarray) -> np.ndarray:
         del step
-        return (
-            expert(hosted, observation)
-            if plays_well
-            else collect.random_actions(generator, hosted.spec, observation)
-        )
+        if plays_well:
+            return expert(hosted, observation)
+        return collect.random_actions(generator, hosted.spec, observation)
 
     transitions = collect.roll_out(hosted, choose, STEPS, seed=1)
-    known: dict[str, Any] = {"num_actions": every_space.COLUMNS}
-    known = {"choices": list(hosted.spec.choices)} if hosted.spec.choices else known
+    choices = list(hosted.spec.choices)
+    known = {"choices": choices} if choices else {"num_actions": every_space.COLUMNS}
     hosted.close()
     dataset = datasets.OfflineDataset("made", transitions, None, None, None, known)
     return str(datasets.write(dataset, path))
@@ -74,49 +68,42 @@ def test_learns_what_the_pictures_show(
     agent: str, shows: str, takes: str, updates: int, tmp_path: Path
 ) -> None:
     data = written(tmp_path / "data.npz", shows, takes, plays_well=agent == "bc")
-    config: dict[str, Any] = SMALL | {"reward_transform": "none"}
-    if agent == "cql_discrete":
-        config |= {"critic_lr": 1e-3, "target_every": 50, "penalty_weight": 0.1}
-    else:
-        config |= {"actor_lr": 1e-3}
-    if agent == "iql":
-        config |= {
-            "discount": 0.5,
-            "inverse_temperature": 10.0,
+    changes: dict[str, dict[str, Any]] = {
+        "bc": {"actor_lr": 1e-3},
+        "iql": {
+            "actor_lr": 1e-3,
             "critic_lr": 1e-3,
             "value_lr": 1e-3,
-        }
-    settings: dict[str, Any] = {
-        "log_every": updates,
-        "eval_every": updates,
-        "eval_episodes": 10,
-        "seeds": 2,
+            "discount": 0.5,
+            "inverse_temperature": 10.0,
+        },
+        "cql_discrete": {"critic_lr": 1e-3, "target_every": 50, "penalty_weight": 0.1},
     }
     out = run.train(
         agent,
         every_space.name(shows, takes),
         updates,
-        config=config,
+        config=SMALL | {"reward_transform": "none"} | changes[agent],
         data=data,
         out=tmp_path / "run",
-        **settings,
+        log_every=updates,
+        eval_every=updates,
+        eval_episodes=10,
+        seeds=2,
     )
-    lines = [json.loads(line) for line in (out / "evaluations.jsonl").read_text().splitlines()]
+    lines = records.read(out, "evaluations")
     last = [line for line in lines if line["step"] == updates]
     assert len(last) == 2
     for line in last:
         assert np.mean(line["returns"]) > every_space.RIGHT - 0.5
-        assert np.mean(line["lengths"]) < every_space.RIGHT + 1.5, (
-            "chance needs twice as many steps"
-        )
+        # Chance needs twice as many steps.
+        assert np.mean(line["lengths"]) < every_space.RIGHT + 1.5
 
 
 @pytest.mark.learn
 @pytest.mark.parametrize("source", ["exploring", "replay"])
 def test_a_run_is_recorded_and_learnt_from(source: str, tmp_path: Path) -> None:
-    """From a run in an environment to a file, and from the file, beside new experience,
-    to another run.
-    """
+    """From the file beside new experience."""
     name = every_space.name("dictionary", "one")
     config = {
         "batch_size": 8,
@@ -126,14 +113,11 @@ def test_a_run_is_recorded_and_learnt_from(source: str, tmp_path: Path) -> None:
         "num_envs": 2,
     }
     first = small_runs.train("dqn", name, 100, tmp_path / "first", config, eval_episodes=1)
-    path = tmp_path / "made.hdf5"
-    commands.main(
-        ["record", str(first), str(path), "--from", source, "--steps", "50", "--envs", "2"]
-    )
+    path, options = tmp_path / "made.hdf5", ["--steps", "50", "--envs", "2"]
+    commands.main(["record", str(first), str(path), "--from", source, *options])
     dataset = datasets.load(str(path))
     assert (dataset.num, dataset.env) == (50, name)
     assert not [finding for finding in datasets.check(dataset) if finding.severity == "error"]
-    second = small_runs.train(
-        "dqn", name, 40, tmp_path / "second", config, data=str(path), eval_episodes=1
-    )
-    assert json.loads((second / "summary.json").read_text())["complete"]
+    second, data = tmp_path / "second", str(path)
+    small_runs.train("dqn", name, 40, second, config, data=data, eval_episodes=1)
+    assert records.read_summary(second)["complete"]

@@ -1,6 +1,4 @@
-"""DQN's distributions, noisy layers and prioritised draws:
-whole updates against float64 NumPy, and what is refused.
-"""
+"""DQN's distributions, noisy layers and prioritised draws, against float64 NumPy."""
 
 from __future__ import annotations
 
@@ -17,8 +15,8 @@ from rljax import agent, buffers
 from rljax.agent import Transition
 from rljax.agents import dqn
 from rljax.networks import noise
-from tests.agents import reference
-from tests.agents.test_dqn import ACTIONS, CONFIG, KEY, SPEC, act, fresh, transitions, update
+from tests.agents import reference, trees
+from tests.agents.test_dqn import CONFIG, KEY, SPEC, act, fresh, transitions, update
 from tests.helpers import small_runs
 from tests.networks.test_heads import projection, quantile_loss, softmax
 
@@ -27,31 +25,24 @@ QUANTILES: dict[str, Any] = {"distribution": "quantile", "quantiles": 5, "kappa"
 
 
 def drawn(seed: int, config: dqn.Config) -> Transition:
-    """A batch, with weights where it is drawn by priority."""
+    """With weights where it is drawn by priority."""
     batch = transitions(seed, config.n_step)
     if not config.prioritised:
         return batch
     weight = np.random.default_rng(seed).uniform(0.2, 1.0, 5)
-    return batch.replace(
-        extras={**batch.extras, "row": np.arange(5), "weight": jnp.asarray(weight, jnp.float32)}
-    )
+    weights = {"row": np.arange(5), "weight": jnp.asarray(weight, jnp.float32)}
+    return batch.replace(extras={**batch.extras, **weights})
 
 
 class Reference:
-    """The update of one critic in float64: outputs [B, A, K] of every kind."""
+    """One critic, with outputs [B, A, K] of every kind."""
 
     def __init__(self, state: dqn.State, config: dqn.Config) -> None:
-        (self.critic,), (self.target) = (
-            reference.critics(state.critic),
-            reference.critics(state.target_critic)[0],
-        )
+        (self.critic,), (self.target,) = map(reference.critics, (state.critic, state.target_critic))
         self.config, self.adam = config, reference.Adam(config.learning_rate)
-        self.number = {"none": 1, "c51": config.atoms, "quantile": config.quantiles}[
-            config.distribution
-        ]
-        self.support = config.v_min + (config.v_max - config.v_min) / (
-            config.atoms - 1
-        ) * np.arange(config.atoms)
+        numbers = {"none": 1, "c51": config.atoms, "quantile": config.quantiles}
+        self.number = numbers[config.distribution]
+        self.support = np.linspace(config.v_min, config.v_max, config.atoms)
 
     def outputs(self, critic: Any, observation: Any) -> np.ndarray:
         """[B, A, K], dueling or not."""
@@ -76,79 +67,66 @@ class Reference:
         return np.square(found - target)[:, 0]
 
     def update(self, batch: Transition, step: int) -> tuple[dict[str, float], np.ndarray]:
-        """One update: its metrics, and the priorities."""
+        """Metrics and priorities."""
         config, rows = self.config, np.arange(5)
         following = self.outputs(self.target, batch.next_observation)
         judge = self.outputs(self.critic, batch.next_observation) if config.double else following
         following = following[rows, self.mean(judge).argmax(axis=1)]
-        discount = (
-            config.discount
-            if config.n_step == 1
-            else np.asarray(batch.extras["discount"], np.float64)
-        )
-        discount = discount * (1.0 - np.asarray(batch.terminated, np.float64))
+        discount = batch.extras["discount"] if config.n_step > 1 else config.discount
+        discount = np.asarray(discount) * (1.0 - np.asarray(batch.terminated, np.float64))
         reward, action = np.asarray(batch.reward, np.float64), np.asarray(batch.action)
         if config.distribution == "c51":
-            target = projection(
-                following, reward, discount, config.atoms, config.v_min, config.v_max
-            )
+            ends = (config.v_min, config.v_max)
+            target = projection(following, reward, discount, config.atoms, *ends)
             value = (target * self.support).sum(axis=-1)
         else:
             target = reward[:, None] + discount[:, None] * following
             value = target.mean(axis=-1)
-        found = self.outputs(self.critic, batch.observation)[rows, action]
-        weight = (
-            np.asarray(batch.extras["weight"], np.float64) if config.prioritised else np.ones(5)
-        )
+        weight = np.asarray(batch.extras.get("weight", np.ones(5)), np.float64)
 
-        slope, width = np.zeros(found.shape), 1e-6  # of each row's own loss, by differences
-        for k in range(self.number):
-            moved = np.eye(self.number)[k] * width
-            slope[:, k] = (
-                self.losses(found + moved, target) - self.losses(found - moved, target)
-            ) / (2 * width)
-        change = np.zeros((5, ACTIONS, self.number))
-        change[rows, action] = weight[:, None] * slope / 5
-        if config.dueling:
-            change = np.concatenate(
-                [change.sum(axis=1, keepdims=True), change - change.mean(axis=1, keepdims=True)], 1
-            )
-        kept = reference.forward(self.critic, np.asarray(batch.observation, np.float64))[1]
-        gradient = reference.backward(self.critic, kept, change.reshape(5, -1))[0]
-        (self.critic,) = self.adam.step(
-            [self.critic], reference.limited([gradient], config.max_grad_norm)
-        )
-        (self.target,) = reference.towards([self.critic], [self.target], config.target_rate)
+        def chosen(critic: Any) -> np.ndarray:
+            return self.outputs(critic, batch.observation)[rows, action]
+
+        def loss(critic: Any) -> float:
+            return (weight * self.losses(chosen(critic), target)).mean()
+
+        found = chosen(self.critic)
         losses = self.losses(found, target)
-        metrics = {"critic/loss": (weight * losses).mean(), "critic/q": self.mean(found).mean()}
-        metrics |= {
+        gradient = reference.differences(loss, self.critic)
+        gradient = reference.limited(gradient, config.max_grad_norm)
+        self.critic = self.adam.step(self.critic, gradient)
+        self.target = reference.towards(self.critic, self.target, config.target_rate)
+        metrics = {
+            "critic/loss": (weight * losses).mean(),
+            "critic/q": self.mean(found).mean(),
             "critic/target": value.mean(),
             "actor/epsilon": 1.0 + (config.epsilon_end - 1.0) * min(step / 30, 1),
         }
         if config.distribution == "c51":
             values = reward[:, None] + discount[:, None] * self.support
             beyond = (values < config.v_min - 1e-6) | (values > config.v_max + 1e-6)
-            metrics |= {"critic/clipped": (softmax(following) * beyond).sum(axis=-1).mean()}
-        if config.distribution == "c51":  # the divergence, without the target's own entropy
+            metrics["critic/clipped"] = (softmax(following) * beyond).sum(axis=-1).mean()
+            # The divergence, without the target's own entropy.
             safe = np.where(target > 0, target, 1.0)
             return metrics, losses + (target * np.log(safe)).sum(axis=-1)
         return metrics, np.abs(self.mean(found) - value)
 
 
-CASES: dict[str, dict[str, Any]] = {
+EVERY = {"double": True, "dueling": True, "n_step": 3}
+CASES = {
     "c51": C51,
     "c51, double, dueling, n steps, priorities": C51
-    | {"double": True, "dueling": True, "n_step": 3, "prioritised": 0.5, "max_grad_norm": 0.1},
+    | EVERY
+    | {"prioritised": 0.5, "max_grad_norm": 0.1},
     "quantiles": QUANTILES | {"discount": 0.8},
-    "quantiles, double, dueling, n steps": QUANTILES
-    | {"double": True, "dueling": True, "n_step": 3},
+    "quantiles, double, dueling, n steps": QUANTILES | EVERY,
     "priorities": {"prioritised": 0.6, "loss": "squared"},
 }
 
 
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
-def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
+def test_updates_equal_the_papers(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, epsilon_steps=30.0 * CONFIG.num_steps, **changes)
     dqn.check(SPEC, config)
     state = fresh(config)
@@ -172,10 +150,8 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_noise_is_drawn_for_each_call_and_evaluation_has_none() -> None:
     config = dataclasses.replace(CONFIG, exploration="noisy", noise=5.0)
-    state, observation = (
-        fresh(config),
-        jnp.asarray(np.random.default_rng(0).normal(size=(300, 3)), jnp.float32),
-    )
+    state = fresh(config)
+    observation = jnp.asarray(np.random.default_rng(0).normal(size=(300, 3)), jnp.float32)
     keys = [jax.random.key(seed) for seed in range(2)]
     explored = [np.asarray(act(state, observation, key, config, explore=True)[0]) for key in keys]
     assert (explored[0] != explored[1]).mean() > 0.1
@@ -191,7 +167,7 @@ def test_noise_is_drawn_for_each_call_and_evaluation_has_none() -> None:
 
 @pytest.mark.slow
 def test_updates_draw_noise_for_each_network() -> None:
-    """The loss is that of three networks with their own noise; deviations learn."""
+    """Three networks have their own noise; deviations learn."""
     config = dataclasses.replace(CONFIG, exploration="noisy", double=True)
     state, batch = fresh(config), transitions()
     new, metrics = update(state, batch, KEY, 0, config)
@@ -202,17 +178,12 @@ def test_updates_draw_noise_for_each_network() -> None:
     loss, _ = jax.jit(lambda: dqn.critic_loss(critic, parts, batch, plain))()
     np.testing.assert_allclose(metrics["critic/loss"], loss, rtol=1e-5)
     assert "actor/epsilon" not in metrics
-    after = new.critic.parameters
-    moved = jax.tree.map(
-        lambda x, y: np.any(np.asarray(x) != np.asarray(y)), after.params, online.params
-    )
-    layers = moved["members"]
-    assert all(layers[name][f"{part}_deviation"] for name in layers for part in ("kernel", "bias"))
+    moved = jax.tree.map(lambda x, y: np.any(x != y), new.critic.parameters.params, online.params)
+    for layer in moved["members"].values():
+        assert layer["kernel_deviation"]
+        assert layer["bias_deviation"]
     other, _ = update(state, batch, jax.random.key(5), 0, config)
-    assert any(
-        np.any(x != y)
-        for x, y in zip(*map(jax.tree.leaves, (new.critic, other.critic)), strict=True)
-    )
+    assert not trees.equal(new.critic, other.critic)
 
 
 def test_the_experience_has_the_settings_of_the_draw() -> None:
@@ -250,7 +221,7 @@ def test_the_experience_has_the_settings_of_the_draw() -> None:
         ),
     ],
 )
-def test_refuses_what_makes_no_sense(changes: dict[str, Any], message: str) -> None:
+def test_refuses_what_makes_no_sense(changes: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         agent.check(dqn, SPEC, dataclasses.replace(CONFIG, **changes))
 

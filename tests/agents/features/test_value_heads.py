@@ -1,10 +1,7 @@
-"""Agents whose critics classify values, against float64 NumPy:
-`value_head` of IQL, TD3+BC and CQL.
-"""
+"""Critics that classify values, of IQL, TD3+BC and CQL, against float64 NumPy."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +12,14 @@ import pytest
 from scipy.special import log_softmax, logsumexp, softmax
 
 from rljax import networks
-from rljax.agent import EnvSpec, Transition
+from rljax.agent import EnvSpec
 from rljax.agents import cql, iql, td3_bc
 from rljax.networks import bins, heads
-from rljax.runs import run
-from tests.agents import reference
+from rljax.runs import records, run
+from tests.agents import reference, value_learning
+from tests.agents.value_learning import KEY, SPEC
 from tests.environments import reach
 
-SPEC = EnvSpec("test/Example-v0", (3,), 2)
 BINS, ENDS = 21, (-1.0, 2.0)
 SIZES: dict[str, Any] = {
     "batch_size": 5,
@@ -34,7 +31,6 @@ SIZES: dict[str, Any] = {
 KINDS = pytest.mark.parametrize(
     "kind", ["hl_gauss", pytest.param("two_hot", marks=pytest.mark.learn)]
 )
-KEY = jax.random.key(0)
 
 
 def reader(kind: str) -> Any:
@@ -43,7 +39,6 @@ def reader(kind: str) -> Any:
 
 
 def fresh(agent: Any, config: Any) -> Any:
-    """A State to start from."""
     state = reference.state(agent, SPEC, config)
     options = {"bounds": jnp.array(ENDS)}
     critic = state.critic.replace(parameters=state.critic.parameters.replace(options=options))
@@ -52,32 +47,15 @@ def fresh(agent: Any, config: Any) -> Any:
     )
 
 
-def inputs(batch: Transition) -> tuple[np.ndarray, ...]:
-    """Observations, actions, next observations [B, ...],
-    rewards and whether an episode goes on [B], in float64.
-    """
-    arrays = (
-        batch.observation,
-        batch.action,
-        batch.next_observation,
-        batch.reward,
-        ~batch.terminated,
-    )
-    return tuple(np.asarray(x, np.float64) for x in arrays)
-
-
 def values(critics: Any, support: np.ndarray, *parts: np.ndarray) -> np.ndarray:
     """sum_i p_i z_i [C, B] of critics."""
     x = np.concatenate(parts, axis=-1)
-    return np.stack(
-        [softmax(reference.forward(critic, x)[0], axis=-1) @ support for critic in critics]
-    )
+    outputs = [reference.forward(critic, x)[0] for critic in critics]
+    return np.stack([softmax(logits, axis=-1) @ support for logits in outputs])
 
 
 def learnt(critics: Any, y: np.ndarray, kind: str, *parts: np.ndarray) -> tuple[float, Any]:
-    """The cross-entropy to classes of y [B], summed over critics,
-    and the critics after a step of Adam.
-    """
+    """Cross-entropy to classes of y [B], summed over critics, and these after a step of Adam."""
     head, x, loss, gradients = reader(kind), np.concatenate(parts, axis=-1), 0.0, []
     target = np.asarray(head.encode(y.astype(np.float32)), np.float64)
     for critic in critics:
@@ -89,7 +67,6 @@ def learnt(critics: Any, y: np.ndarray, kind: str, *parts: np.ndarray) -> tuple[
 
 
 def clipped(y: np.ndarray) -> float:
-    """The share of targets beyond the ends."""
     return float(((y < ENDS[0]) | (y > ENDS[1])).mean())
 
 
@@ -97,17 +74,12 @@ def clipped(y: np.ndarray) -> float:
 def test_iql_is_the_papers(kind: Any) -> None:
     config = iql.Config(**SIZES, hidden=(8, 8), value_head=kind, values="old")
     state, batch = fresh(iql, config), reference.transitions(1)
-    observation, action, following, reward, alive = inputs(batch)
-    y = (
-        reward
-        + config.discount
-        * alive
-        * reference.forward(reference.mlp(state.value), following)[0][:, 0]
-    )
-    loss, critics = learnt(reference.critics(state.critic), y, kind, observation, action)
-    q = values(
-        reference.critics(state.critic), np.asarray(reader(kind).support), observation, action
-    )
+    observation, action, following, reward, alive = value_learning.arrays(batch)
+    next_v = value_learning.state_values(reference.mlp(state.value), following)
+    y = reward + config.discount * alive * next_v
+    before = reference.critics(state.critic)
+    loss, critics = learnt(before, y, kind, observation, action)
+    q = values(before, np.asarray(reader(kind).support), observation, action)
     new, metrics = jax.jit(iql.update)(state, batch, KEY, 0, config)
     reference.assert_same(reference.critics(new.critic), critics, "critic")
     expected = {
@@ -133,12 +105,11 @@ def test_td3_bc_is_the_papers(kind: Any) -> None:
         policy_delay=1,
     )
     state, batch = fresh(td3_bc, config), reference.transitions(1)
-    observation, action, following, reward, alive = inputs(batch)
+    observation, action, following, reward, alive = value_learning.arrays(batch)
     support = np.asarray(reader(kind).support, np.float64)
     next_action = np.tanh(reference.forward(reference.mlp(state.target_actor), following)[0])
-    next_q = values(reference.critics(state.target_critic), support, following, next_action).min(
-        axis=0
-    )
+    targets = reference.critics(state.target_critic)
+    next_q = values(targets, support, following, next_action).min(axis=0)
     y = reward + config.discount * alive * next_q
     loss, critics = learnt(reference.critics(state.critic), y, kind, observation, action)
     new, metrics = jax.jit(td3_bc.update)(state, batch, KEY, 0, config)
@@ -158,23 +129,22 @@ def test_cql_is_the_papers(kind: Any) -> None:
         **SIZES, hidden=(8, 8), critic_hidden=(8, 8), value_head=kind, num_actions=3, num_parts=1
     )
     state, batch = fresh(cql, config), reference.transitions(1)
-    observation, action, following, reward, alive = inputs(batch)
+    observation, action, following, reward, alive = value_learning.arrays(batch)
     samples = cql.candidates(state, batch, KEY, config)
-    part = (batch, samples)
-    loss, metrics = jax.jit(cql.critic_loss)(state.critic.parameters, part, state, KEY, config)
+    loss, metrics = jax.jit(cql.critic_loss)(
+        state.critic.parameters, (batch, samples), state, KEY, config
+    )
     of = {name: np.asarray(x, np.float64) for name, x in samples.actions_first()._asdict().items()}
     support = np.asarray(reader(kind).support, np.float64)
     critics, targets = reference.critics(state.critic), reference.critics(state.target_critic)
-    y = reward + config.discount * alive * values(
-        targets, support, following, of["next_action"][0]
-    ).min(axis=0)
+    next_q = values(targets, support, following, of["next_action"][0]).min(axis=0)
+    y = reward + config.discount * alive * next_q
     candidates = np.concatenate([of["uniform"], of["action"][1:], of["next_action"][1:]])
     density = [np.full((3, 5), -2 * np.log(2.0)), of["log_prob"][1:], of["next_log_prob"][1:]]
     # [C, 3 N, B]
     q = values(critics, support, np.broadcast_to(observation, (9, *observation.shape)), candidates)
-    gap = logsumexp(q - np.concatenate(density), axis=1) - values(
-        critics, support, observation, action
-    )
+    gap = logsumexp(q - np.concatenate(density), axis=1)
+    gap -= values(critics, support, observation, action)
     error = learnt(critics, y, kind, observation, action)[0]
     expected = {"critic/error": error, "critic/gap": gap.mean(), "critic/clipped": clipped(y)}
     expected["critic/loss"] = error + config.penalty_weight * gap.mean(axis=1).sum()
@@ -183,7 +153,6 @@ def test_cql_is_the_papers(kind: Any) -> None:
 
 
 def made(spec: EnvSpec, **changes: Any) -> Any:
-    """A fresh State of IQL."""
     config = iql.Config(hidden=(4,), value_head="hl_gauss", bins=BINS, **changes)
     return jax.jit(lambda: iql.init(KEY, spec, config))(), config
 
@@ -221,7 +190,7 @@ def test_ends_of_the_bins_are_the_users_or_the_datas() -> None:
     ids=["Choice", "Choices", "Pictures"],
 )
 def test_critics_of_all_actions_and_observations_classify(spec: EnvSpec) -> None:
-    """Each action has a value of its own, and the value is what the outputs say."""
+    """Each action has a value of its own."""
     state, config = made(spec, v_min=-3.0, v_max=7.0, encoder="small")
     observation = jax.random.normal(KEY, (5, *spec.observation_shape)).astype(
         spec.observation_dtype
@@ -241,24 +210,18 @@ def test_critics_of_all_actions_and_observations_classify(spec: EnvSpec) -> None
 @KINDS
 @pytest.mark.parametrize(("agent", "updates"), [("iql", 2_000), ("td3_bc", 3_000)])
 def test_classes_learn_to_reach(agent: str, updates: int, kind: str, tmp_path: Path) -> None:
-    """With squared errors the defaults reach -8.0: see contract/test_defaults.py.
-
-    Few targets leave the bins.
-    """
-    settings: dict[str, Any] = {
-        "seeds": 2,
-        "data": str(reach.journeys(tmp_path / "reach.npz")),
-        "eval_episodes": 30,
-    }
+    """With squared errors the defaults reach -8.0, too. Few targets leave the bins."""
     out = run.train(
         agent,
         f"{reach.__file__}:Reach",
         updates,
         out=tmp_path / "run",
-        eval_every=updates,
+        data=str(reach.journeys(tmp_path / "reach.npz")),
+        seeds=2,
         config={"value_head": kind},
-        **settings,
+        eval_every=updates,
+        eval_episodes=30,
     )
-    assert json.loads((out / "summary.json").read_text())["final"]["mean"] >= -8.0
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert records.read_summary(out)["final"]["mean"] >= -8.0
+    lines = records.read(out, "metrics")
     assert np.mean([line["critic/clipped"] for line in lines]) < 0.05
