@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rljax import datasets
+
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
@@ -26,7 +28,7 @@ def arrays(
 ) -> dict[str, np.ndarray]:
     """Random episodes in D4RL's layout, with the ends that the letters of `ends` name.
 
-    t: terminal, o: timed out, b: both at once, n: neither (the trajectory is cut without a mark).
+    t: terminal, o: timed out, b: both at once, n: neither (cut without a mark).
     """
     rng = np.random.default_rng(seed)
     total = sum(lengths)
@@ -49,7 +51,7 @@ def arrays(
 
 
 def hdf5(path: Path, values: dict[str, Any]) -> Path:
-    """An HDF5 file with these arrays; keys may hold slashes."""
+    """A file with these arrays; keys may hold slashes."""
     import h5py
 
     with h5py.File(path, "w") as file:
@@ -59,19 +61,33 @@ def hdf5(path: Path, values: dict[str, Any]) -> Path:
 
 
 def npz(path: Path, values: dict[str, Any]) -> Path:
-    """A .npz file with these arrays."""
+    """A file with these arrays."""
     np.savez(path, **values)
     return path
 
 
 def without(values: dict[str, Any], *keys: str) -> dict[str, Any]:
-    """The same arrays without some of them."""
     return {key: value for key, value in values.items() if key not in keys}
 
 
-def same(one: Any, other: Any) -> None:
-    """Assert that two datasets hold the same transitions, of the same types."""
-    for name in ("observation", "action", "reward", "terminated", "truncated", "next_observation"):
+def load(folder: Path, values: dict[str, Any], name: str = "a.npz", **options: Any) -> Any:
+    """The dataset of a file with these arrays."""
+    write = npz if name.endswith("npz") else hdf5
+    return datasets.load(str(write(folder / name, values)), **options)
+
+
+FIELDS = ("observation", "action", "reward", "terminated", "truncated", "next_observation")
+
+
+def same(one: Any, other: Any, *names: str) -> None:
+    """Assert that two datasets hold the same transitions, or parts of them, of the same types."""
+    for name in names or FIELDS:
         left, right = getattr(one.transitions, name), getattr(other.transitions, name)
         assert left.dtype == right.dtype, name
         np.testing.assert_array_equal(left, right, err_msg=name)
+
+
+def findings(dataset: Any, severity: str | None = None) -> dict[str, Any]:
+    """What the check of a dataset finds, by its names."""
+    every = datasets.check(dataset)
+    return {finding.name: finding for finding in every if severity in (None, finding.severity)}

@@ -56,7 +56,12 @@ def test_a_row_is_corrected_as_the_equations_say(limit: float) -> None:
     reward = Known(lambda x: (jnp.square(x[2:]) @ hessian + x[0])[None])
     forward = Known(lambda x: 0.3 * x[2:], scale)
     found = dynamics_correction._row(
-        (inverse, reward, forward), limit, observation, jnp.asarray(action), 2.0, observation + change
+        (inverse, reward, forward),
+        limit,
+        observation,
+        jnp.asarray(action),
+        2.0,
+        observation + change,
     )
     other = np.clip(np.concatenate([observation, change]) @ matrix, -1, 1)
     gain = (2 * hessian * action) @ (other - action)
