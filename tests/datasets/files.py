@@ -16,7 +16,7 @@ SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
 def shared(*parts: str) -> Path:
-    """A real file. The test is skipped if it is missing."""
+    """A real file, without which the test is skipped."""
     path = SHARED.joinpath(*parts)
     if not path.exists():
         pytest.skip(f"the real data are absent: no {'/'.join(('..', 'shared', 'data', *parts))}")
@@ -88,6 +88,6 @@ def same(one: Any, other: Any, *names: str) -> None:
 
 
 def findings(dataset: Any, severity: str | None = None) -> dict[str, Any]:
-    """What the check of a dataset finds, by its names."""
+    """What the check of a dataset finds, by name."""
     every = datasets.check(dataset)
     return {finding.name: finding for finding in every if severity in (None, finding.severity)}

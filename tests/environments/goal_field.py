@@ -21,9 +21,7 @@ STEP, NEAR = 0.2, 0.2
 
 
 class Field(gymnasium.Env):
-    """Walk from the centre to a place: from anywhere around the centre,
-    with steps of at most `STEP` in either way.
-    """
+    """Walk from around the centre to a place."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -35,14 +33,12 @@ class Field(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin in the middle."""
         super().reset(seed=seed)
         self.task = (options or {}).get("task_id", 1)
         self.position = self.np_random.uniform(-0.3, 0.3, 2)
         return self.position.astype(np.float32), {"goal": PLACES[self.task - 1].astype(np.float32)}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Walk."""
         self.position = moved(self.position, action)
         there = bool(np.linalg.norm(self.position - PLACES[self.task - 1]) <= NEAR)
         return (
@@ -60,7 +56,7 @@ def moved(position: np.ndarray, action: Any) -> np.ndarray:
 
 
 def walks(path: Path, number: int = 200, length: int = 50) -> Path:
-    """A data set of walks that change their direction now and then."""
+    """Walks that change their direction now and then."""
     generator = np.random.default_rng(0)
     rows = []
     for _ in range(number):

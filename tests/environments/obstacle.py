@@ -20,20 +20,17 @@ DEPTH, WIDTH = 0.3, 0.4  # of the obstacle around the origin, half each
 
 
 def outcome(position: Any) -> tuple[Any, Any]:
-    """Whether a position [2] is in the obstacle, and whether it is behind everything."""
+    """Whether a position [2] is in the obstacle, and whether behind everything."""
     return (abs(position[0]) < DEPTH) & (abs(position[1]) < WIDTH), position[0] >= 1.0 - 1e-4
 
 
 class Obstacle:
-    """From x = -1 to 1 in 8 steps, steering along y: 1 for whoever arrives,
-    -1 for whoever does not.
-    """
+    """From x = -1 to 1 in 8 steps, steering along y: 1 at the end, -1 in the obstacle."""
 
     spec = EnvSpec("Obstacle", observation_shape=(2,), action_size=1, max_episode_steps=20)
     params = None
 
     def reset(self, key: Array, params: Any) -> tuple[Array, Array]:
-        """Begin at x = -1 and about the middle."""
         del params
         position = jnp.array([START, 0.0]) + jnp.array([0.0, 0.05]) * jax.random.uniform(
             key, minval=-1.0
@@ -43,7 +40,6 @@ class Obstacle:
     def step(
         self, key: Array, state: Array, action: Array, params: Any
     ) -> tuple[Array, Array, Array, Array, bool, dict]:
-        """One stride."""
         del key, params
         position = state + jnp.array([STRIDE, 0.0]).at[1].set(REACH * action[0])
         crashed, arrived = outcome(position)
@@ -51,9 +47,7 @@ class Obstacle:
 
 
 def passages(path: Path, episodes: int = 400) -> Path:
-    """Write episodes of drivers who steer left or right until the obstacle lies behind them,
-    not quite steadily.
-    """
+    """Drivers who steer left or right, not quite steadily, until the obstacle lies behind them."""
     generator, rows = np.random.default_rng(0), []
     for episode in range(episodes):
         position, side, terminated = (

@@ -29,15 +29,14 @@ def moved(position: Any, action: Any, numbers: Any = jnp) -> Any:
 
 
 class Reach:
-    """Observations are (position, goal), both within [-1, 1];
-    the reward is minus their distance after the step.
+    """Observations are (position, goal) in [-1, 1]; the reward is minus the distance after the
+    step.
     """
 
     spec = EnvSpec("Reach", observation_shape=(2,), action_size=1, max_episode_steps=LIMIT)
     params = None
 
     def reset(self, key: Array, params: Any) -> tuple[Array, Array]:
-        """Position and goal anywhere."""
         del params
         state = jax.random.uniform(key, (2,), minval=-1.0, maxval=1.0)
         return state, state
@@ -45,21 +44,19 @@ class Reach:
     def step(
         self, key: Array, state: Array, action: Array, params: Any
     ) -> tuple[Array, Array, Array, Array, bool, dict]:
-        """One step along the line."""
         del key, params
         state = state.at[0].set(moved(state[0], action[0]))
         return state, state, -jnp.abs(state[0] - state[1]), jnp.zeros((), bool), False, {}
 
 
 class ReachReversed(Reach):
-    """A simulator of the task that is wrong: actions have the opposite effect."""
+    """A wrong simulator: actions have the opposite effect."""
 
     spec = dataclasses.replace(Reach.spec, name="ReachReversed")
 
     def step(
         self, key: Array, state: Array, action: Array, params: Any
     ) -> tuple[Array, Array, Array, Array, bool, dict]:
-        """One step along the line."""
         return super().step(key, state, -action, params)
 
 
@@ -77,14 +74,11 @@ class ReachDiscrete(Reach):
     def step(
         self, key: Array, state: Array, action: Array, params: Any
     ) -> tuple[Array, Array, Array, Array, bool, dict]:
-        """One step along the line."""
         return super().step(key, state, jnp.asarray(action, jnp.float32)[None] - 1.0, params)
 
 
 def journeys(path: Path, episodes: int = 300) -> Path:
-    """Write episodes, three of four by a controller that goes to the goal, noisily,
-    the others of uniform actions.
-    """
+    """Three episodes of four by a noisy controller that goes to the goal, others uniform."""
     generator = np.random.default_rng(0)
 
     def controller(episode: int) -> Callable[[float], float]:
@@ -98,8 +92,8 @@ def journeys(path: Path, episodes: int = 300) -> Path:
 
 
 def demonstrations(path: Path, experts: int = 5, episodes: int = 300) -> Path:
-    """Write two joined parts without rewards: who goes straight to the goal, and others,
-    of whom one in ten does.
+    """Two joined parts without rewards: who goes straight to the goal, and others, of whom one
+    in ten does.
     """
     generator, parts = np.random.default_rng(0), []
     for number, share in ((experts, 1.0), (episodes, 0.1)):
@@ -115,9 +109,7 @@ def demonstrations(path: Path, experts: int = 5, episodes: int = 300) -> Path:
 
 
 def choices(path: Path, episodes: int = 300) -> Path:
-    """Write the journeys of discrete actions: left, stay or right, one of two towards the goal,
-    the others uniform.
-    """
+    """Left, stay or right: one action of two towards the goal, the others uniform."""
     generator, rows = np.random.default_rng(0), []
     for _ in range(episodes):
         observation = generator.uniform(-1, 1, 2)
@@ -140,9 +132,7 @@ def choices(path: Path, episodes: int = 300) -> Path:
 
 
 def walks(path: Path, episodes: int = 300) -> Path:
-    """Write random walks in a square: observations are positions [2],
-    and there are no goals and no rewards.
-    """
+    """Random walks in a square: observations are positions [2]; no goals, no rewards."""
     generator, rows = np.random.default_rng(0), []
     for _ in range(episodes):
         observation, drift = generator.uniform(-1, 1, 2), generator.uniform(-0.7, 0.7, 2)
@@ -155,9 +145,7 @@ def walks(path: Path, episodes: int = 300) -> Path:
 
 
 def uniform_walks(episodes: int, discount: float) -> tuple[np.ndarray, np.ndarray]:
-    """Observations [N, 2] of episodes with uniform actions,
-    and the discounted returns [N] that followed.
-    """
+    """Observations [N, 2] under uniform actions, and the discounted returns [N] that followed."""
     generator, observations, rewards = np.random.default_rng(0), [], []
     position, goal = generator.uniform(-1, 1, (2, episodes))
     for _ in range(LIMIT):
@@ -175,10 +163,7 @@ def _played(
     episodes: int,
     controller: Callable[[int], Callable[[float], float]],
 ) -> list[Any]:
-    """The rows of episodes.
-
-    An episode's controller gives the action from the one that goes straight to the goal.
-    """
+    """The rows of episodes, whose controllers make actions of the one that goes straight."""
     rows = []
     for episode in range(episodes):
         action, observation = controller(episode), generator.uniform(-1, 1, 2)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from flax import struct
 
-from rljax import envs
 from rljax.agent import EnvSpec, Step
 from rljax.envs.autoreset import CHUNK, AutoReset
 
@@ -20,9 +19,8 @@ class CounterState:
 
 
 class Counter:
-    """Counts up from a random start in [0, 1) and terminates after 3 steps.
-
-    Its dtypes are careless on purpose.
+    """Counts up from a random start in [0, 1) and terminates after 3 steps, with careless
+    dtypes.
     """
 
     params = 3  # steps to the end
@@ -81,14 +79,6 @@ def test_true_final_observation_and_next_episode():
     np.testing.assert_array_equal(step.observation[ended][:, 0], step.observation[ended][:, 1])
     # Fresh starts, for each environment and episode.
     assert len(np.unique(np.asarray(start)[[0, 2, 5]])) == 6
-
-
-@pytest.mark.slow
-def test_totals_run_and_end():
-    _, step = jax.jit(lambda: roll(AutoReset(Counter()), keys_of(1), 5))()
-    np.testing.assert_array_equal(step.reward[:, 0], [2, 2, 2, 2, 2])
-    np.testing.assert_array_equal(step.episode_return[:, 0], [2, 4, 6, 2, 4])
-    np.testing.assert_array_equal(step.episode_length[:, 0], [1, 2, 3, 1, 2])
 
 
 @pytest.mark.slow_after(1)
@@ -170,27 +160,6 @@ def test_stepping_compiles_once():
     for _ in range(4):
         _, state = step(keys, state, jnp.zeros((2, 1)))
     assert step._cache_size() == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        "rljax/Observation",
-        "rljax/Endless-discrete",
-        "rljax/LightsOut-2x2",
-        "rljax/BoxPick-4x4-vertical",
-    ],
-)
-def test_a_trajectory_does_not_depend_on_the_batch(name):
-    environment = envs.make(name)
-    play = jax.jit(lambda keys: roll(environment, keys, 8))
-    first, together = play(keys_of(5))
-    for row in range(5):
-        alone_first, alone = play(keys_of(1, first=row))
-        np.testing.assert_array_equal(alone_first[0], first[row])
-        for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(together), strict=True):
-            np.testing.assert_array_equal(a[:, 0], b[:, row])
 
 
 @pytest.mark.slow

@@ -1,7 +1,4 @@
-"""What every adapter promises.
-
-Each is tested on a task whose observations show where an episode ends.
-"""
+"""What every adapter promises, on tasks whose observations show where an episode ends."""
 
 from __future__ import annotations
 
@@ -24,8 +21,6 @@ from rljax.envs.environment import EnvironmentFailed
 
 
 class Task(NamedTuple):
-    """An environment, and what its observations mean."""
-
     name: str
     # whether observations [..., O] are beyond the task's own end
     ends: Callable[[np.ndarray], np.ndarray]
@@ -119,7 +114,6 @@ LONG = ("rljax/Hopper", "craftax/Classic-Symbolic", "brax/inverted_pendulum")
 
 
 def cost(name: str) -> list[Any]:
-    """The mark of a task's tests."""
     return [pytest.mark.learn] if name in LONG else [] if name in QUICK else [pytest.mark.slow]
 
 
@@ -129,10 +123,7 @@ tasks = pytest.mark.parametrize(
 
 
 class Rolled(NamedTuple):
-    """N environments after T steps.
-
-    Dictionaries are flattened: their parts one after another, ordered by name.
-    """
+    """N environments after T steps; the parts of dictionaries, ordered by name, are one vector."""
 
     spec: EnvSpec
     first: np.ndarray  # [N, O]
@@ -142,10 +133,7 @@ class Rolled(NamedTuple):
 
 @functools.cache
 def rolled(name: str, seeds: tuple[int, ...], steps: int, scale: float = 1.0) -> Rolled:
-    """Environments under random actions.
-
-    The actions depend only on an environment's seed and on the time.
-    """
+    """Random actions, which depend only on an environment's seed and on the time."""
     package = PACKAGES.get(re.split("[/:]", name)[0])
     if package and importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed: make test-extras")
@@ -165,9 +153,7 @@ def rolled(name: str, seeds: tuple[int, ...], steps: int, scale: float = 1.0) ->
 
 
 def flat(observation: Any, axes: int) -> np.ndarray:
-    """Observations with so many leading axes as vectors,
-    where they are dictionaries or pictures.
-    """
+    """Observations with so many leading axes as vectors."""
     if not isinstance(observation, dict):
         return observation if observation.ndim <= axes + 1 else flat({"": observation}, axes)
     parts = [part.reshape(*part.shape[:axes], -1) for _, part in sorted(observation.items())]
@@ -200,7 +186,6 @@ def hosted(name: str, seeds: tuple[int, ...], steps: int, scale: float) -> Rolle
 
 @functools.cache
 def program(name: str) -> tuple[AutoReset, Any, Any]:
-    """An environment inside the program, with its compiled functions."""
     environment = envs.make(name)
 
     def run(keys: Any, state: Any, taken: Any) -> Any:
@@ -318,9 +303,7 @@ def test_actions_are_clipped_to_their_bounds(name: str) -> None:
 
 
 def test_the_tests_catch_a_hidden_final_observation() -> None:
-    """The first observation of the next episode in its place,
-    as simulators that reset themselves return it.
-    """
+    """Simulators that reset themselves return the next episode's first observation instead."""
     task = TASKS[0]
     spec, first, step, action = rolled(task.name, (3, 7), task.steps)
     hidden = Rolled(spec, first, step.replace(next_observation=step.observation), action)

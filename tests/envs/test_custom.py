@@ -29,7 +29,7 @@ RECIPE = next(
 
 
 def written(tmp_path: Path, source: str) -> str:
-    """The name of the environment of the example, written to a file."""
+    """The name of an environment in a file."""
     (tmp_path / "corridor.py").write_text(source)
     return f"{tmp_path}/corridor.py:Corridor"
 
@@ -44,7 +44,7 @@ def test_the_recipe_trains(tmp_path: Path) -> None:
 
 
 def of_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """The words of the page's command, in a folder with the example's file."""
+    """The words of the page's command."""
     (command,) = re.findall(r"^rljax (train sac --env \./corridor.*)$", PAGE.read_text(), re.M)
     written(tmp_path, RECIPE)
     monkeypatch.chdir(tmp_path)

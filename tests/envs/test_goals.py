@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -17,7 +16,6 @@ from rljax import buffers, envs
 from rljax.agents import sac
 from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.goals import FetchReward, VectorGoals, goals_of, has_goals
-from rljax.runs import records, run
 from rljax.training.plan import Experiment, plan
 from rljax.training.settings import Settings
 from rljax.trust import TrustedState
@@ -28,7 +26,7 @@ def box(size: int) -> spaces.Box:
 
 
 class Reach(gymnasium.Env):
-    """Move a point to a goal: a goal environment without a known reward."""
+    """Move a point to a goal, without a known reward."""
 
     def __init__(self) -> None:
         self.observation_space = spaces.Dict(
@@ -59,14 +57,14 @@ class Reach(gymnasium.Env):
 
 
 class Known(Reach):
-    """The same, with its reward in JAX."""
+    """With its reward in JAX."""
 
     def goal_reward(self, achieved, goal):
         return -jnp.abs(achieved - goal).sum(axis=-1)
 
 
 class Turned(Known):
-    """The same, with the parts of its observations in another order."""
+    """With the parts of its observations in another order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,29 +73,15 @@ class Turned(Known):
         )
 
 
-class Sparse(Reach):
-    """The same, with -1 in each step until the goal is near."""
-
-    def step(self, action):
-        observation, reward, *others, _ = super().step(action)
-        return observation, reward, *others, {"is_success": bool(reward == 0)}
-
-    def compute_reward(self, achieved, goal, info):
-        return float(self.goal_reward(achieved, goal))
-
-    def goal_reward(self, achieved, goal):
-        return -(jnp.linalg.norm(achieved - goal, axis=-1) > 0.1).astype(jnp.float32)
-
-
 class InNumPy(Reach):
-    """The same, with a reward that JAX cannot trace."""
+    """With a reward that JAX cannot trace."""
 
     def goal_reward(self, achieved, goal):
         return np.asarray(achieved - goal).sum(axis=-1)
 
 
 class ForAll(Reach):
-    """The same, with one reward for all goals."""
+    """With one reward for all goals."""
 
     def goal_reward(self, achieved, goal):
         return -jnp.abs(achieved - goal).sum()
@@ -105,14 +89,10 @@ class ForAll(Reach):
 
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
-    """Registers the environments above for a test.
-
-    Those of a package stay registered: it is imported once.
-    """
+    """Those of a package stay registered: it is imported once."""
     register: Any = gymnasium.register
     made = {
-        f"{made_by.__name__}-v0": made_by
-        for made_by in (Reach, Known, Turned, Sparse, InNumPy, ForAll)
+        f"{made_by.__name__}-v0": made_by for made_by in (Reach, Known, Turned, InNumPy, ForAll)
     }
     for name, made_by in made.items():
         register(name, made_by, max_episode_steps=20)
@@ -130,10 +110,7 @@ def planned(name: str, **changes: Any) -> Any:
 
 
 def fetch(name: str) -> Any:
-    """One of Fetch's environments.
-
-    Skips the test where the package is missing or does not know this MuJoCo.
-    """
+    """Skips the test where the package is missing or does not know this MuJoCo."""
     if importlib.util.find_spec("gymnasium_robotics") is None:
         pytest.skip("gymnasium_robotics is not installed: pip install 'rljax[robotics]'")
     try:
@@ -270,18 +247,3 @@ def test_rewards_of_fetch_are_those_of_the_environment(name: str) -> None:
             goals.goal_reward(*map(jnp.asarray, own_goals)), step.reward, atol=1e-6
         )
     hosted.close()
-
-
-@pytest.mark.learn
-@pytest.mark.filterwarnings("ignore:.*observes a Dict")
-def test_sac_reaches_goals_from_sparse_rewards(tmp_path: Path) -> None:
-    config: dict[str, Any] = {
-        "hindsight": 0.8, "discount": 0.95, "hidden": (32, 32), "warmup_steps": 500, "num_steps": 2,
-        "actor_lr": 2e-3, "critic_lr": 2e-3, "temperature_lr": 2e-3,
-        "replay_size": 10_000, "init_temperature": 0.1,
-    }  # fmt: skip
-    out = run.train(
-        "sac", "Sparse-v0", 4_000, seeds=3, config=config, out=tmp_path / "run", eval_every=4_000
-    )
-    lines = records.read(out, "evaluations")
-    assert min(np.mean(line["success"]) for line in lines) >= 0.9

@@ -17,7 +17,7 @@ from tests.helpers import small_runs
 
 
 def test_actions_of_all_kinds_are_shown() -> None:
-    """Numbers within their bounds, and a 1 at each choice, in an independent loop."""
+    """Numbers within their bounds, and a 1 at each choice."""
     both = EnvSpec("Both", (2,), 7, choices=(3, 2))
     action = np.array([[0.5, -3.0, 2.0, 0.0]], np.float32)
     shown = last_step.with_last_step(

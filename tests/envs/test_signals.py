@@ -26,9 +26,7 @@ DECLARED = (Part("cost", ()), Part("objectives", (2,)))
 
 
 class Costly:
-    """An environment in the program: an episode has 3 steps, step t of it costs t,
-    and its objectives are t and -t.
-    """
+    """Step t of 3 costs t, and its objectives are t and -t."""
 
     params = None
 
@@ -36,11 +34,9 @@ class Costly:
         self.spec, self.info = EnvSpec("costly", (1,), 1, signals=given), info
 
     def reset(self, key: Any, params: Any) -> Any:
-        """Begin."""
         return jnp.zeros(1), jnp.zeros(())
 
     def step(self, key: Any, state: Any, action: Any, params: Any) -> Any:
-        """Count."""
         time = state + 1
         info = (
             {"cost": time, "objectives": jnp.stack([time, -time]), "other": 7}
@@ -51,7 +47,6 @@ class Costly:
 
 
 def rolled(environment: Any, steps: int, number: int = 2) -> list[Any]:
-    """Some steps of an environment in the program."""
     wrapped, found = AutoReset(environment), []
     keys = jax.vmap(jax.random.key)(jnp.arange(number, dtype=jnp.uint32))
     _, state = wrapped.reset(keys)
@@ -138,9 +133,7 @@ def test_columns_hold_signals_of_any_shape() -> None:
 
 
 class Paying(gymnasium.Env):
-    """The same on the host: episodes of 3 steps, which cost 1, 2, 3;
-    the observation tells the step.
-    """
+    """The same on the host; the observation tells the step."""
 
     metadata = {"render_modes": [], "signals": {"cost": (), "objectives": (2,)}}  # noqa: RUF012
 
@@ -150,13 +143,11 @@ class Paying(gymnasium.Env):
         self.spoil: Any = {}
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        """Begin."""
         super().reset(seed=seed)
         self.time = 0
         return np.zeros(1, np.float32), {"cost": 100.0}
 
     def step(self, action: Any) -> Any:
-        """Count."""
         self.time += 1
         info = {
             "cost": float(self.time),
@@ -167,7 +158,6 @@ class Paying(gymnasium.Env):
 
 
 def hosted(kind: str) -> Hosted:
-    """Two of them, stepped in one of several ways."""
     modes = {"same step": AutoresetMode.SAME_STEP, "next step": AutoresetMode.NEXT_STEP}
     if kind == "serial":
         return Hosted(Serial([Paying(), Paying()], "Paying"), "Paying")

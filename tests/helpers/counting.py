@@ -26,8 +26,6 @@ ROWS = 40  # of the data set
 
 @agent.config
 class Config:
-    """What a Fake and its experience read."""
-
     learning_rate: float = 0.1
     bad_from: float = 1e9  # the first update with a metric that is not finite
     batch_size: int = 4
@@ -41,7 +39,6 @@ class Config:
 
 
 def replay(config: Any, **changes: Any) -> buffers.Replay:
-    """The replay that a Fake's Config describes."""
     return buffers.Replay(
         replay_size=config.replay_size,
         batch_size=config.batch_size,
@@ -54,7 +51,7 @@ def replay(config: Any, **changes: Any) -> buffers.Replay:
 
 
 class State(struct.PyTreeNode):
-    """What a Fake has learnt, and what it remembers of learning it."""
+    """What a Fake remembers of learning."""
 
     weight: Any  # [O]
     rewards: Any  # [UPDATES, B] of the batches
@@ -66,19 +63,17 @@ class State(struct.PyTreeNode):
 
 
 class Fake:
-    """An agent that follows the rewards of its batches and remembers what it was given."""
+    """It follows the rewards of its batches and remembers what it was given."""
 
     Config = Config
 
     def experience(self, config: Any) -> Any:
-        """A replay with all that the Config says."""
         return replay(config)
 
     def check(self, spec: EnvSpec, config: Any) -> None:
         """Everything is fine."""
 
     def init(self, key: Any, spec: EnvSpec, config: Any) -> State:
-        """A weight that depends on the key."""
         weight = jax.random.normal(key, spec.observation_shape)
         remembered, zero = jnp.zeros(UPDATES), jnp.zeros(())
         rewards = jnp.zeros((UPDATES, config.batch_size))
@@ -87,7 +82,6 @@ class Fake:
         )
 
     def perceive(self, state: State, observation: Any, first: Any, config: Any) -> State:
-        """Count observations [E, O]."""
         if not config.counts:
             return state
         return state.replace(
@@ -129,7 +123,6 @@ class OnPolicy(Fake):
     """A Fake that is handed whole rollouts; it remembers which steps they held."""
 
     def experience(self, config: Any) -> Any:
-        """A rollout, whatever warm-up and size a replay would have."""
         sizes = {name: getattr(config, name) for name in ("num_envs", "num_steps", "batch_size")}
         return buffers.Rollout(**sizes)
 
@@ -152,17 +145,15 @@ class Counter:
         self.spec = EnvSpec("Counter", (2,), 1, max_episode_steps=limit)
 
     def reset(self, key: Any, params: Any) -> tuple[Any, Any]:
-        """Nothing done yet."""
         return jnp.zeros(2), jnp.zeros(2)
 
     def step(self, key: Any, state: Any, action: Any, params: Any) -> Any:
-        """Count."""
         state = jnp.stack([state[0] + 1, action[0]])
         return state, state, state.sum(), jnp.zeros((), bool), jnp.zeros((), bool), {}
 
 
 class HostedCounter:
-    """The same on the host, as many side by side as it is given seeds."""
+    """The same on the host, as many as there are seeds."""
 
     save_failure = None
 
@@ -171,14 +162,12 @@ class HostedCounter:
         self.spec, self.limit = EnvSpec("Counter", (2,), 1, max_episode_steps=limit), limit
 
     def reset(self, seeds: Sequence[int] | None) -> np.ndarray:
-        """Nothing done yet."""
         assert seeds is not None
         self.num_envs = len(seeds)
         self.time, self.returns = np.zeros(len(seeds), np.int32), np.zeros(len(seeds), np.float32)
         return np.zeros((len(seeds), 2), np.float32)
 
     def step(self, action: np.ndarray) -> Step:
-        """Count."""
         self.time += 1
         following = np.stack([self.time.astype(np.float32), action[:, 0]], axis=-1)
         reward = following.sum(axis=-1)
@@ -212,9 +201,7 @@ def dataset(rows: int = ROWS) -> Transition:
 def recorded(
     env: str = "rljax/Pendulum", size: int = 3, discrete: bool = False
 ) -> datasets.OfflineDataset:
-    """A data set that fits an environment with one continuous action or two discrete ones;
-    episodes of 10 steps.
-    """
+    """Episodes of 10 steps, with one continuous action or two discrete ones."""
     generator = np.random.default_rng(0)
     observation = generator.normal(size=(ROWS + 1, size)).astype(np.float32)
     action = generator.uniform(-1, 1, (ROWS, 1)).astype(np.float32)
@@ -261,7 +248,7 @@ def one(tree: Any, index: int) -> Any:
 
 
 def assert_equal(first: Any, second: Any, **tolerance: float) -> None:
-    """Two pytrees have the same structure and numbers, random keys included, or are close."""
+    """Two pytrees have the same numbers, random keys included, or close ones."""
     trees = jax.tree.map(_numbers, (first, second))
     if tolerance:
         chex.assert_trees_all_close(*trees, **tolerance)
@@ -270,6 +257,5 @@ def assert_equal(first: Any, second: Any, **tolerance: float) -> None:
 
 
 def _numbers(leaf: Any) -> Any:
-    """A leaf; of random keys their data."""
     is_key = jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key)
     return jax.random.key_data(leaf) if is_key else leaf

@@ -48,17 +48,15 @@ def transitions(numbers: Any) -> Transition:
 
 
 def numbered(time: int, num_envs: int) -> np.ndarray:
-    """Numbers [P, E] of the transitions of one step; no two are the same, in no learner."""
+    """Numbers [P, E] of the transitions of one step, all different."""
     return 1 + time * num_envs + np.arange(num_envs) + 100_000 * np.arange(LEARNERS)[:, None]
 
 
 def empty(replay_size: int, num_envs: int) -> ReplayBuffer:
-    """An empty ring for numbered transitions."""
     return create(transitions(np.zeros((LEARNERS, num_envs))), replay_size)
 
 
 def filled(replay_size: int, num_envs: int, steps: int) -> ReplayBuffer:
-    """A ring after `steps` steps."""
     replay, add = empty(replay_size, num_envs), jax.jit(ReplayBuffer.add)
     for time in range(steps):
         replay = add(replay, transitions(numbered(time, num_envs)))
@@ -69,7 +67,7 @@ def filled(replay_size: int, num_envs: int, steps: int) -> ReplayBuffer:
 
 
 class Row(NamedTuple):
-    """A step of an environment's episode, and what it is called in observations."""
+    """A step of an environment's episode."""
 
     environment: int
     episode: int
@@ -80,7 +78,7 @@ class Row(NamedTuple):
 
 
 def history(num_envs: int, steps: int, seed: int = 0, length: int = 6) -> list[list[Row]]:
-    """What each environment did, episodes of 1 to `length` steps with ends of both kinds."""
+    """Episodes of 1 to `length` steps with ends of both kinds."""
     generator = np.random.default_rng(seed)
     rows: list[list[Row]] = []
     for environment in range(num_envs):
@@ -100,15 +98,13 @@ def history(num_envs: int, steps: int, seed: int = 0, length: int = 6) -> list[l
 
 
 def named(row: Row, later: int, learner: int) -> list[float]:
-    """An observation: learner, environment, episode, step; the goal, which is no other's."""
+    """An observation: learner, environment, episode, step; and a goal of its own."""
     goal = [learner, row.environment, row.episode, -1]
     return [float(learner), row.environment, row.episode, row.time + later, *goal]
 
 
 def of_episodes(rows: list[list[Row]], slots: int, timed: bool = True) -> ReplayBuffer:
-    """A ring of so many steps of each environment, after all of `rows`;
-    an action is its step's time.
-    """
+    """A ring of so many steps of each environment; an action is its step's time."""
     number, steps = len(rows), len(rows[0])
 
     def at(t: int) -> Transition:
@@ -162,13 +158,12 @@ of_all_kinds = pytest.mark.parametrize(("num_envs", "slots", "steps"), RINGS)
 
 
 def nbytes(tree: Any) -> int:
-    """Bytes of all arrays."""
     return sum(x.nbytes for x in jax.tree.leaves(tree))
 
 
 def assert_in_place(compiled: Any, buffer: Any) -> None:
-    """A program's memory holds no second copy of `buffer`,
-    and its result lies where the argument lay.
+    """A program's memory holds no second copy of `buffer`; its result lies in the argument's
+    place.
     """
     memory = compiled.memory_analysis()
     size = nbytes(buffer)

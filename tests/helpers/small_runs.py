@@ -61,7 +61,7 @@ def small(agent: str) -> dict[str, Any]:
 
 
 def flags(agent: str, but: str | None = None) -> list[str]:
-    """The same for the command line, but for one setting."""
+    """The same for the command line."""
     words = [f"--{name.replace('_', '-')}={value}" for name, value in EVERY.items()]
     for name, value in small(agent).items():
         if name == but:
@@ -88,10 +88,8 @@ def train(
 
 
 def once(train: Callable[..., Path]) -> Callable[..., Path]:
-    """A `train` that trains once in a process for the same arguments but `out`,
-    and copies the run from then on.
-
-    For tests of what comes after a run, and not of what training does.
+    """A `train` that trains once in a process for the same arguments but `out`, and then copies
+    the run: for tests of what comes after it.
     """
     signature = inspect.signature(train)
     made = tempfile.TemporaryDirectory(
@@ -125,9 +123,7 @@ def command(*arguments: Any, **environment: str) -> subprocess.CompletedProcess[
 
 
 def arrays(out: Path) -> dict[str, np.ndarray]:
-    """Every array of a run's newest checkpoint, by its place in it, as it was written:
-    whatever the run expects.
-    """
+    """Every array of a run's newest checkpoint, by its place, as it was written."""
     import orbax.checkpoint as ocp
 
     path = checkpoints.newest(out / "checkpoints").absolute()
@@ -151,16 +147,14 @@ def _plain(leaf: Any) -> np.ndarray:
 
 
 def lines(out: Path) -> list[dict[str, Any]]:
-    """A run's metrics and evaluations, without what depends on the clock."""
+    """Metrics and evaluations, without what depends on the clock."""
     written = records.read(out, "metrics") + records.read(out, "evaluations")
     clock = ("wall_seconds", "steps_per_second")
     return [{name: value for name, value in line.items() if name not in clock} for line in written]
 
 
 def different_arrays(one: Path, other: Path) -> list[str]:
-    """The places of arrays that are not the same bits at the ends of two runs,
-    or that one of them lacks.
-    """
+    """The places of arrays that differ at the ends of two runs, or that one of them lacks."""
     first, second = arrays(one), arrays(other)
     lacking = sorted(first.keys() ^ second.keys())
     return lacking + [x for x in first if x in second and first[x].tobytes() != second[x].tobytes()]

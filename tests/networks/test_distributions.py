@@ -26,14 +26,13 @@ def grid(limit: float, log_std: float, size: int = 200) -> tuple[jax.Array, jax.
 
 
 def unsquashed(mean: Any, log_std: Any) -> np.ndarray:
-    """The Gaussian sample u for KEY, in float64."""
+    """The Gaussian sample u for KEY."""
     draw = jax.jit(lambda *of: distributions.squashed_gaussian(*of).distribution.sample(seed=KEY))
     return doubles(draw(mean, log_std))
 
 
 @jax.jit
 def sampled(mean: Any, log_std: Any) -> Any:
-    """Actions and their log densities."""
     return distributions.squashed_gaussian(mean, log_std).sample_and_log_prob(seed=KEY)
 
 
@@ -67,13 +66,6 @@ def test_log_prob_of_given_actions_agrees_away_from_the_bounds() -> None:
     alone = jax.jit(lambda *of: distributions.squashed_gaussian(*of).sample(seed=KEY))(mean, spread)
     np.testing.assert_array_equal(action, alone)
     np.testing.assert_allclose(log_prob_of(action, mean, spread), expected, rtol=1e-3, atol=1e-3)
-
-
-def test_density_integrates_to_one() -> None:
-    action = np.linspace(-1, 1, 20_001)[1:-1, None].astype(np.float32)
-    for mean, log_std in ((0.0, 0.0), (0.7, -1.0), (-1.0, -0.5)):
-        density = np.exp(np.asarray(log_prob_of(action, np.float32([mean]), np.float32([log_std]))))
-        assert density.sum() * 2 / 20_000 == pytest.approx(1.0, abs=2e-3)
 
 
 def test_samples_have_the_moments_of_the_gaussian() -> None:

@@ -23,7 +23,6 @@ WIDTHS = {"nature": 512, "impala": 256, "small": 128, "efficient": 256}
 
 
 def pictures(*shape: int, dtype: str = "uint8") -> EnvSpec:
-    """An environment that shows pictures [H, W, K]."""
     return EnvSpec("test/Pictures-v0", shape, 3, discrete=True, observation_dtype=dtype)
 
 
@@ -176,8 +175,8 @@ def test_convolutions_equal_those_of_xla(size: int, channels: int, width: int, s
     [(False, "relu"), (True, "relu"), ("plain", "relu"), ("last", "relu"), (False, "tanh")],
 )
 def test_small_equals_numpy(norm: Any, activation: Any) -> None:
-    """16 3x3, then a dense layer of 128; each normalised over its channels, before or after the
-    activation, which is relu for convolutions.
+    """16 3x3, whose activation is relu, and a dense layer of 128, each normalised over its
+    channels.
     """
     spec = pictures(5, 4, 2, dtype="float32")
     observation = example(spec, 3)

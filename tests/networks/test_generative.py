@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from rljax import networks
@@ -157,46 +156,6 @@ def test_target_has_no_gradient() -> None:
 
     expected = (np.asarray(action) * np.asarray(time)[:, None]).sum()
     np.testing.assert_allclose(jax.jit(jax.grad(loss))(1.0), expected, rtol=1e-5)
-
-
-@pytest.mark.learn
-def test_learns_the_average_velocity_of_a_known_flow() -> None:
-    module = generative.Field((64, 64), 1, "mish", embedding=16)
-    nothing, zero = jnp.zeros(0), jnp.zeros(())
-    network = networks.create(module, KEY, jnp.zeros(1), nothing, zero, zero)
-    optimiser = optax.adam(optax.cosine_decay_schedule(2e-3, 6_000))
-
-    def loss(network: networks.Network, key: Array) -> Array:
-        key_time, key_data, key_noise, key_rows = jax.random.split(key, 4)
-        start, time = jnp.sort(jax.random.uniform(key_time, (2, 512)), axis=0)
-        start = jnp.where(jax.random.bernoulli(key_rows, 0.5, (512,)), time, start)
-        action = MEAN + STD * jax.random.normal(key_data, (512, 1))
-        noise = jax.random.normal(key_noise, (512, 1))
-        noisy = generative.interpolated(noise, action, 1.0 - time)
-        empty = jnp.zeros((512, 0))
-        field = lambda a, r, t: network(a, empty, r, t)  # noqa: E731
-        u, target = generative.average_velocity(field, noisy, start, time, noise - action)
-        return jnp.square(u - target).mean()
-
-    @jax.jit
-    def train(network: networks.Network) -> networks.Network:
-        def step(carry: Any, key: Array) -> tuple[Any, None]:
-            network, state = carry
-            changes, state = optimiser.update(jax.grad(loss)(network, key), state)
-            return (optax.apply_updates(network, changes), state), None
-
-        start = (network, optimiser.init(network))
-        return jax.lax.scan(step, start, jax.random.split(KEY, 6_000))[0][0]
-
-    network = train(network)
-    noise = jnp.linspace(-2.0, 2.0, 41)[:, None]
-    zeros, ones, empty = jnp.zeros(41), jnp.ones(41), jnp.zeros((41, 0))
-    for start, time in ((zeros, ones), (zeros, 0.5 * ones), (0.3 * ones, 0.8 * ones)):
-        mean, std = (x[:, None] for x in marginal(time))
-        velocity = network(mean + std * noise, empty, start, time)
-        np.testing.assert_allclose(velocity, average(mean + std * noise, start, time), atol=0.12)
-    drawn = noise - network(noise, empty, zeros, ones)
-    np.testing.assert_allclose(drawn, MEAN + STD * noise, atol=0.12)
 
 
 def test_logit_normal_has_its_median_at_the_mean() -> None:

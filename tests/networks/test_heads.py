@@ -60,9 +60,7 @@ def quantile_loss(theta: np.ndarray, target: np.ndarray, kappa: float) -> np.nda
 
 
 def inputs(features: int) -> tuple[np.ndarray, ...]:
-    """Outputs, next outputs [B, K], rewards and discounts [B];
-    some rows end, some targets leave the support.
-    """
+    """Outputs, next outputs [B, K], rewards and discounts [B]; some leave the support."""
     outputs, following = normal(2, 9, features)
     reward = np.array([0.0, 1.0, -0.3, 5.0, -4.0, 0.5, 0.25, -1.0, 2.0], np.float32)
     discount = np.array([1.0, 0.9, 0.99, 0.9, 0.5, 0.0, 0.0, 0.7, 0.0], np.float32)
@@ -93,7 +91,6 @@ def test_a_two_hot_target_is_a_projection() -> None:
 
 
 def losses(name: str, outputs: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """The loss [B] in float64."""
     if name in ("scalar", "huber"):
         error = outputs - target
         huber = np.where(np.abs(error) <= 1.0, 0.5 * error**2, np.abs(error) - 0.5)
@@ -275,7 +272,6 @@ def test_classes_are_learnt_by_cross_entropy(head: heads.TwoHot) -> None:
 
 
 def recorded(rows: int = 60) -> Transition:
-    """Rows of trajectories, of which some terminate and some are cut."""
     generator = np.random.default_rng(0)
     reward = jnp.asarray(generator.normal(0.5, 1.0, rows), jnp.float32)
     terminated, truncated = (jnp.asarray(generator.uniform(size=rows) < 0.1) for _ in range(2))

@@ -129,7 +129,7 @@ ACTIVATIONS: dict[Any, Any] = {
 
 
 def forward(network: Network, activation: Any, order: Any = False) -> np.ndarray:
-    """Outputs for X, hidden layers normalised before the activation, or "last", after it."""
+    """Outputs for X, normalised before the activation, or "last", after it."""
     params, x = doubles(network.params), doubles(X)
     for i in range(2):
         x = dense(x, params[f"hidden_{i}"])
@@ -177,15 +177,12 @@ def test_layer_norm_comes_before_the_activation_or_last(order: Any) -> None:
 
 @jax.jit
 def thinned(network: Network, x: Any, rate: float) -> jax.Array:
-    """Outputs with some units dropped out."""
     return network(x, dropout=networks.Dropout(KEY, rate))
 
 
 @pytest.mark.slow
 def test_convolutions_equal_a_loop() -> None:
-    """Two convolutions, with strides that leave a remainder, against loops in float64;
-    alone and in a batch.
-    """
+    """With strides that leave a remainder; alone and in a batch."""
     module = networks.Convolutional(((3, 4, 2), (5, 2, 3)), (6,), 2, initialisation="torch")
     pictures = np.random.default_rng(0).normal(size=(2, 11, 9, 2))
     network = create(module, jnp.asarray(pictures, jnp.float32))
@@ -345,7 +342,7 @@ class Normalised(nn.Module):
 
 
 def batch_normalised(counts: bool = False) -> Network:
-    """A network with batch statistics that are not those of its first batch."""
+    """With statistics that are not those of its first batch."""
     network = create(Normalised(counts), jnp.zeros((5, 3)))
     return network.replace(collections=jax.tree.map(lambda x: x + 2.0, network.collections))
 

@@ -40,7 +40,7 @@ def settings(kind: Any, layers: int = 2, **changes: Any) -> torsos.TorsoSettings
 
 @functools.cache
 def drawn(kind: str, layers: int = 2) -> networks.Network:
-    """A memory alone, without a body before it, its parameters drawn by NumPy."""
+    """A memory without a body before it."""
     identity: Any = networks.MLP((), None)
     create = functools.partial(memories.create, identity, settings(kind, layers))
     return redrawn(jax.eval_shape(create, jax.random.key(0), jnp.zeros(SIZE))[0], 0.5)
@@ -76,7 +76,6 @@ def gru(p: Any, layer: int, x: Any, h: Any, module: Any = np) -> tuple[Any, Any]
 
 
 def lstm(p: Any, layer: int, x: Any, memory: Any, module: Any = np) -> tuple[Any, Any]:
-    """One step of one layer, gate by gate, by NumPy or JAX."""
     c, h = memory
     w, u, b = (module.split(p[f"{name}_{layer}"], 4, -1) for name in ("input", "memory", "bias"))
     f, i, g, o = (x @ w[k] + b[k] + h @ u[k] for k in range(4))
@@ -164,7 +163,6 @@ def test_gtrxl_attends_as_its_equations_say() -> None:
 
 
 def gated(p: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The gate of GTrXL's blocks."""
     of_y, of_x = np.split(dense(y, p["of_result"]), 3), np.split(dense(x, p["of_input"]), 2)
     r, z = sigmoid(of_y[0] + of_x[0]), sigmoid(of_y[1] + of_x[1] - 2.0)
     return (1.0 - z) * x + z * np.tanh(of_y[2] + dense(r * x, p["of_reset"]))

@@ -27,7 +27,6 @@ sampled = jax.jit(noise.sampled)
 
 @functools.cache
 def network(deviation: Any = 0.5, size: int = 2, spec: EnvSpec = SPEC) -> networks.Network:
-    """An ensemble with noise."""
     settings: Any = torsos.TorsoSettings("mlp", 1, None, "relu", "torch", True)
     module = torsos.ensemble(spec, settings, size, (6, 5), 4)
     create = lambda key: noise.noisy(networks.create(module, key, spec.example()), deviation)  # noqa: E731
@@ -119,7 +118,7 @@ ENVS, STEPS = 256, 512
 
 @functools.cache
 def series(kind: Any, limit: int | None = STEPS) -> np.ndarray:
-    """Noise [T, E, A] of a whole episode in many environments."""
+    """Noise [T, E, A] of a whole episode."""
     spec = EnvSpec("test/Example-v0", (3,), 2, max_episode_steps=limit)
     initial = noise.initial(kind, spec)
     memory = jax.tree.map(lambda x: jnp.broadcast_to(x, (ENVS, *jnp.shape(x))), initial)

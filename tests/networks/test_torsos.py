@@ -43,7 +43,7 @@ OBSERVATION = jnp.asarray(normal(5, 12, seed=1))
 
 
 def config(kind: Any, compute: int = 1, **changes: Any) -> ppo.Config:
-    """Settings of a torso, with pictures of 2 x 3 cells for a DRC."""
+    """With pictures of 2 x 3 cells for a DRC."""
     grid = (2, 3) if kind == "drc" else None
     return dataclasses.replace(CONFIG, torso=kind, compute=compute, grid=grid, **changes)
 
@@ -53,7 +53,6 @@ def settings(kind: Any, compute: int = 1, **changes: Any) -> torsos.TorsoSetting
 
 
 def example(kind: Any, compute: int = 1, hidden: Any = None) -> networks.Network:
-    """A network of three outputs."""
     module = torsos.network(SPEC, settings(kind, compute), hidden or HIDDEN[kind], 3)
     return drawn(module, OBSERVATION)
 
@@ -398,9 +397,7 @@ def test_settings_that_are_not_declared_for_acting_are_refused(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_shared_torso_learns_from_both_losses() -> None:
-    """The gradient of PPO's loss, a tenth of which is Adam's first moment after one step,
-    against differences.
-    """
+    """A tenth of PPO's gradient is Adam's first moment after one step."""
     settings = ppo.Config(
         torso="iru", compute=2, shared=True, actor_hidden=(4,),
         num_steps=2, num_envs=3, batch_size=6, num_epochs=1,

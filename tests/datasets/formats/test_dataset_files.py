@@ -16,7 +16,7 @@ from rljax.agent import Part
 from rljax.cli import data
 from rljax.datasets.formats import dataset_files
 from rljax.datasets.publishers import d4rl
-from tests.datasets.files import arrays, hdf5, npz, same, shared, without
+from tests.datasets.files import arrays, hdf5, load, npz, same, shared, without
 
 LENGTHS, ENDS = [7, 1, 5, 3, 9], "tonbt"
 
@@ -374,19 +374,15 @@ def test_arrays_that_hold_no_numbers_are_refused(
         datasets.load(str(path))
 
 
-@pytest.mark.parametrize("name", ["a.hdf5", "hopper_medium-v2.hdf5"])
+@pytest.mark.parametrize("name", ["a.npz", "a.hdf5", "hopper_medium-v2.hdf5"])
 @pytest.mark.parametrize(
     "key", ["observations", "next_observations", "actions", "rewards", "terminals"]
 )
 def test_groups_are_refused(tmp_path: Path, name: str, key: str) -> None:
     parts = {f"{key}/state": np.zeros((25, 2)), f"{key}/goal": np.zeros((25, 2))}
-    path = hdf5(tmp_path / name, without(arrays(LENGTHS, ENDS), key) | parts)
-    message = (
-        rf"'{name}': '{key}' is a group \(goal, state\), it must be one array. Put the group's "
-        r"arrays side by side"
-    )
-    with pytest.raises(ValueError, match=message):
-        datasets.load(str(path))
+    message = rf"'{name}': '{key}' is a group \(goal, state\), it must be one array. Put the group"
+    with pytest.raises(ValueError, match=message + "'s arrays side by side"):
+        load(tmp_path, without(arrays(LENGTHS, ENDS), key) | parts, name)
 
 
 def test_commands_in_the_message_about_bounds_exist(tmp_path: Path) -> None:

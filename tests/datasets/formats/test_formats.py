@@ -34,7 +34,6 @@ FORBIDDEN = ("pickle.find_class", "os.system", "subprocess.Popen", "socket.conne
 
 
 def hook(event: str, arguments: Any) -> None:
-    """Note events that run code, and files that are opened by name."""
     if WATCHING[0] and (event in FORBIDDEN or (event == "open" and "secret" in str(arguments[0]))):
         SEEN.append(f"{event} {arguments[0]!r:.80}")
 
@@ -44,7 +43,7 @@ sys.addaudithook(hook)
 
 @contextlib.contextmanager
 def watched() -> Iterator[None]:
-    """Within this, nothing that is forbidden may happen. Modules are imported before."""
+    """Nothing that is forbidden may happen; modules are imported before."""
     SEEN.clear()
     WATCHING[0] = True
     try:
@@ -55,7 +54,7 @@ def watched() -> Iterator[None]:
 
 
 def read(path: Path) -> str:
-    """The error with which all readers that accept the file refuse it; "" if they read it."""
+    """The error of all readers that accept the file; "" if they read it."""
     message = ""
     with watched(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -75,8 +74,6 @@ def read(path: Path) -> str:
 
 
 class Canary:
-    """A pickle that runs code."""
-
     def __reduce__(self) -> Any:
         return (os.mkdir, ("canary",))
 
@@ -95,7 +92,6 @@ def npy(array: Any) -> bytes:
 
 
 def header(shape: str, dtype: str = "'<f4'", rest: bytes = b"") -> bytes:
-    """An array whose header says anything."""
     text = f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}}}\n".encode()
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + rest
 
@@ -236,7 +232,7 @@ def test_a_hostile_archive_has_one_error(
 
 
 def with_links(path: Path, change: Callable[[h5py.File], Any]) -> None:
-    """A file whose rewards `change` adds in its own way, beside a file with all arrays."""
+    """A file whose rewards `change` adds, beside a file with all arrays."""
     hdf5(path.with_name("secret.h5"), WHOLE)
     path.with_name("secret.raw").write_bytes(WHOLE["rewards"].tobytes())
     hdf5(path, without(WHOLE, "rewards"))
@@ -344,7 +340,7 @@ def test_links_within_a_file_are_followed(tmp_path: Path) -> None:
 def minari_folder(
     path: Path, change: Callable[[h5py.File], Any] = lambda file: None, **facts: Any
 ) -> Path:
-    """A Minari data set of two episodes."""
+    """Two episodes."""
     (path / "data").mkdir(parents=True)
     episode = {
         "observations": np.zeros((4, 2), np.float32),

@@ -29,7 +29,6 @@ def contents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def described(contents: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """The same contents with other metadata."""
     metadata = json.loads(str(contents["metadata"])) | changes
     return contents | {"metadata": np.array(json.dumps(metadata))}
 
@@ -86,7 +85,7 @@ def test_wrong_descriptions_are_refused(
 
 
 def changed(contents: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """The same contents with other numbers at the first place of an array."""
+    """With another number at the first place of an array."""
     array = np.array(contents[key])
     array.flat[0] = value
     return contents | {key: array}

@@ -101,15 +101,6 @@ def test_other_names_are_not_taken_for_damage(tmp_path: Path) -> None:
     assert dataset.provenance["unread"] == ["acts", "rewards2", "tasks"]
 
 
-@pytest.mark.parametrize("key", ["observations", "actions", "next_observations"])
-def test_parts_of_an_array_in_an_archive_are_a_group(tmp_path: Path, key: str) -> None:
-    parts = {f"{key}/state": np.zeros((25, 2)), f"{key}/goal": np.zeros((25, 2))}
-    values = without(arrays(LENGTHS, ENDS), key) | parts
-    message = rf"'a.npz': '{key}' is a group \(goal, state\), it must be one array. Put the group's"
-    with pytest.raises(ValueError, match=message):
-        loaded(tmp_path, values)
-
-
 def test_rows_without_a_successor_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,7 +118,6 @@ def test_rows_without_a_successor_are_reported(
 
 
 def episodes() -> list[dict[str, np.ndarray]]:
-    """The episodes of LENGTHS, one by one."""
     values = arrays(LENGTHS, ENDS)
     pairs = itertools.pairwise(np.append(0, LAST + 1))
     return [{key: value[i:j] for key, value in values.items()} for i, j in pairs]

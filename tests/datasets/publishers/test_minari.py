@@ -35,7 +35,7 @@ MULTI = {"type": "MultiDiscrete", "nvec": [2, 2]}
 
 
 def write(folder: Path, identity: str, episodes: list[dict[str, Any]], **metadata: Any) -> Path:
-    """A Minari dataset in `folder`, in the layout of its HDF5 storage."""
+    """A dataset in the layout of Minari's HDF5 storage."""
     home = folder / "minari" / identity
     (home / "data").mkdir(parents=True)
     described: dict[str, Any] = {
@@ -58,7 +58,7 @@ def write(folder: Path, identity: str, episodes: list[dict[str, Any]], **metadat
 
 
 def read(folder: Path, episodes: list[Any], name: str = "mine-v0", **metadata: Any) -> Any:
-    """What is read of a Minari dataset that is written first."""
+    """What is read of a dataset that is written first."""
     write(folder, name, episodes, **metadata)
     return datasets.load(f"minari/{name}", folder, download=False)
 
@@ -240,7 +240,7 @@ def described(space: Any) -> dict[str, Any]:
 
 
 def nested(tree: Any, key: str = "observations") -> dict[str, Any]:
-    """The arrays of a dictionary of dictionaries, by their paths."""
+    """The arrays of nested dictionaries, by their paths."""
     if not isinstance(tree, dict):
         return {key: tree}
     parts = [nested(part, f"{key}/{name}") for name, part in tree.items()]
@@ -258,7 +258,7 @@ PAIRS = [
 def test_observations_and_actions_are_those_that_agents_see(
     tmp_path: Path, shows: str, takes: str
 ) -> None:
-    """Minari's episodes of an environment are read as the environment's adapter shows them."""
+    """Episodes are read as the environment's adapter shows them."""
     environment = every_space.Panels(shows, takes)
     environment.action_space.seed(0)
     episodes, before, after, actions = [], [], [], []

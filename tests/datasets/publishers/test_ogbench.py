@@ -20,9 +20,7 @@ LENGTH = 20  # observations of a trajectory in these files
 
 
 def raw(environment: str, task: int, trajectories: int = 4, seed: int = 0) -> dict[str, np.ndarray]:
-    """A file's arrays, with states of which about half are at the goal of `task`,
-    completely or in part.
-    """
+    """A file's arrays, with states of which about half are at the goal of `task`, or partly."""
     rng = np.random.default_rng(seed)
     info = ogbench.tasks()[environment]
     goal = info["tasks"][task - 1]
@@ -185,7 +183,7 @@ def test_pictures_of_others_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("task", ["", "-singletask-task2"])
 def test_pictures_are_stored_once(tmp_path: Path, task: str) -> None:
-    """The rows, rewards and ends are those of the states' file; each picture is there once."""
+    """All but the pictures is that of the states' file."""
     states = raw("cube-single", 2)
     pictures = np.random.default_rng(1).integers(
         0, 256, (len(states["actions"]), 64, 64, 3), np.uint8

@@ -22,7 +22,7 @@ LENGTH = 40
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of data sets with two short trajectories of one cube."""
+    """Two short trajectories of one cube."""
     pytest.importorskip("ogbench")
     folder = tmp_path_factory.mktemp("data")
     scripted_experts.record(
@@ -318,9 +318,7 @@ def test_the_command_tells_runs_from_names(
 
 
 def test_pictures_are_recorded(tmp_path: Path) -> None:
-    """Where a machine can render: the same states as without pictures,
-    and those that the environment shows.
-    """
+    """Where a machine can render: of the same states as without pictures."""
     pytest.importorskip("ogbench")
     paths = [tmp_path / "ogbench" / f"{seen}cube-single-play-v0.npz" for seen in ("", "visual-")]
     for path in paths:

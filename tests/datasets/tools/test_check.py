@@ -25,7 +25,6 @@ def sound(tmp_path: Path) -> datasets.OfflineDataset:
 def spoilt(
     dataset: datasets.OfflineDataset, name: str, rows: Any, value: Any
 ) -> datasets.OfflineDataset:
-    """The dataset with other values in one field."""
     array = np.array(getattr(dataset.transitions, name))
     array[rows] = value
     return replaced(dataset, **{name: array})

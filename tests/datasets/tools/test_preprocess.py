@@ -29,7 +29,7 @@ def made(tmp_path: Path, lengths: list[int], ends: str, **changes: Any) -> datas
 
 
 def iql_loop(dataset: datasets.OfflineDataset) -> tuple[float, float]:
-    """The smallest and the largest return of the trajectories that IQL's loop over rows finds."""
+    """The smallest and the largest return of IQL's trajectories."""
     t = dataset.transitions
     returns, current = [], 0.0
     for row in range(dataset.num):
@@ -205,7 +205,7 @@ def test_score_needs_references(tmp_path: Path) -> None:
 
 
 def returns_of(dataset: datasets.OfflineDataset) -> list[tuple[int, int, float]]:
-    """First row, end and undiscounted return of each trajectory, row by row."""
+    """First row, end and undiscounted return of each trajectory."""
     t, found, begin, total = dataset.transitions, [], 0, 0.0
     for row in range(dataset.num):
         total += float(t.reward[row])
@@ -243,7 +243,7 @@ def test_weights_by_advantage_take_the_first_observation_out(tmp_path: Path) -> 
 
 
 def walks_with_luck(tmp_path: Path, number: int = 30) -> datasets.OfflineDataset:
-    """Trajectories of 4 rows whose returns depend mostly on where they begin."""
+    """Returns depend mostly on where the trajectories of 4 rows begin."""
     generator = np.random.default_rng(5)
     observations = generator.normal(size=(4 * number, 3)).astype(np.float32)
     rewards = np.repeat(10.0 * observations[::4, 0] + generator.normal(size=number), 4).astype(

@@ -31,7 +31,7 @@ def console(seed: int) -> Any:
 
 
 def averaged(frame: np.ndarray) -> np.ndarray:
-    """A frame [210, 160] resized to 84 x 84, through a finer grid that both sizes divide."""
+    """A frame [210, 160] resized to 84 x 84 through a finer grid."""
     fine = np.repeat(np.repeat(frame.astype(np.float64), 2, axis=0), 21, axis=1)
     return fine.reshape(84, 5, 84, 40).mean(axis=(1, 3))
 
@@ -97,9 +97,7 @@ def test_a_life_ends_an_episode_in_training_and_a_game_in_evaluation() -> None:
 
 @pytest.mark.slow
 def test_sticky_games_are_a_console_driven_by_hand_from_its_first_frame() -> None:
-    """The console repeats actions at random, 4 frames are a step, and an episode is a game,
-    with all of its lives.
-    """
+    """4 frames are a step, and an episode is a game with all of its lives."""
     hosted = envs.make_hosted("atari-sticky/Breakout", 1)
     assert (hosted.spec.stack, hosted.spec.max_episode_steps) == (4, 27_000)
     assert envs.evaluated("atari-sticky/Breakout") == "atari-sticky/Breakout"

@@ -67,9 +67,7 @@ def test_lives_are_of_atari_games_and_evaluations_play_whole_games() -> None:
 
 
 def test_numbers_in_info_become_signals() -> None:
-    """A pool of EnvPool's own, made with the same seeds, gives the same numbers;
-    episodes sum them.
-    """
+    """As a pool of EnvPool's own with the same seeds gives them; episodes sum them."""
     import envpool
 
     hosted = envs.make_hosted("signals-x_velocity,reward_ctrl/envpool/HalfCheetah-v4", 2)

@@ -34,10 +34,7 @@ assert picture.std() > 5
 
 
 def played(hosted: Hosted, seeds: list[int], steps: int) -> list[tuple[np.ndarray, ...]]:
-    """What environments 0 and 1 return for the same actions.
-
-    All other environments get other actions.
-    """
+    """What environments 0 and 1 return for the same actions; all others get other actions."""
     rng = np.random.default_rng(0)
     rows = [(hosted.reset(seeds)[:2],)]
     for index in range(steps):

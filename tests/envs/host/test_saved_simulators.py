@@ -40,9 +40,8 @@ SAVED = [
 
 
 def check_continuation(make: Any, before: int, after: int) -> bytes:
-    """A restored environment steps as the one that was saved, across ends of episodes.
-
-    Returns the saved state.
+    """The saved state of an environment; a restored one steps as it does, across ends of
+    episodes.
     """
     hosted = make()
     hosted.reset(range(hosted.num_envs))
@@ -307,8 +306,6 @@ def test_states_that_do_not_fit(monkeypatch):
 
 
 class Canary:
-    """An object whose pickle makes a folder when it is loaded."""
-
     def __init__(self, path):
         self.path = path
 

@@ -27,10 +27,7 @@ BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
 
 class Walk(gymnasium.Env):
-    """A random walk of two numbers.
-
-    Its episodes end at random, and then report success or failure.
-    """
+    """Its episodes end at random, and then report success or failure."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 7}  # noqa: RUF012
 
@@ -102,7 +99,6 @@ def hosted_walk(number: int = 1, **kwargs: Any) -> Hosted:
 
 
 def inner(hosted: Hosted) -> list[Any]:
-    """The environments themselves."""
     vector: Any = hosted.vector_env
     return [env.unwrapped for env in vector.envs]
 

@@ -14,23 +14,6 @@ from rljax.envs.simulators import gymnax as adapter
 gymnax = pytest.importorskip("gymnax")
 
 
-def roll(name, action, steps, number=2):
-    environment = envs.make(name)
-    keys = jax.random.split(jax.random.key(0), number)
-    spec = environment.spec
-
-    def run():
-        def body(state, time):
-            key = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, time)
-            chosen = jnp.full((number, *spec.action_shape), action, spec.action_dtype)
-            step, state = environment.step(key, state, chosen)
-            return state, step
-
-        return jax.lax.scan(body, environment.reset(keys)[1], jnp.arange(steps))[1]
-
-    return jax.jit(run)()
-
-
 @pytest.mark.parametrize(
     ("name", "shape", "size", "discrete", "limit"),
     [
@@ -57,24 +40,6 @@ def test_spec_and_dtypes(name, shape, size, discrete, limit):
     assert jax.tree.all(
         jax.tree.map(lambda a, b: (a.shape, a.dtype) == (b.shape, b.dtype), state, after)
     )
-
-
-def test_the_time_limit_truncates_and_does_not_terminate():
-    step = roll("gymnax/MountainCar-v0", 1, 401)  # never reaches the top without pushing
-    assert not step.terminated.any()
-    np.testing.assert_array_equal(np.flatnonzero(step.truncated[:, 0]), [199, 399])
-    assert not np.array_equal(step.next_observation[199], step.observation[199])
-    np.testing.assert_array_equal(step.observation[199, :, 1], 0)  # a new episode begins at rest
-
-
-def test_the_environments_own_end_terminates():
-    step = roll("gymnax/CartPole-v1", 1, 60)
-    first = int(np.flatnonzero(step.terminated[:, 0])[0])
-    assert not step.truncated.any()
-    # radians: the pole has fallen
-    assert abs(float(step.next_observation[first, 0, 2])) > 12 * 2 * np.pi / 360
-    assert abs(float(step.observation[first, 0, 2])) <= 0.05  # and stands again
-    np.testing.assert_allclose(step.episode_return[first, 0], first + 1)
 
 
 def test_without_auto_reset_the_two_ends_are_told_apart():
@@ -112,8 +77,6 @@ def box(**attributes):
 
 
 class Odd:
-    """A stand-in for an environment of gymnax with unusual spaces."""
-
     observation, actions, observations = jnp.zeros(2), box(n=2), box(shape=(2,))
 
     def reset_env(self, key, params):

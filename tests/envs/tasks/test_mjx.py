@@ -47,7 +47,6 @@ def test_episodes_begin_as_gymnasiums(task: str) -> None:
 
 
 def kurtosis(values: np.ndarray) -> np.ndarray:
-    """The kurtosis of each column."""
     centred = values - values.mean(axis=0)
     return np.mean(centred**4, axis=0) / np.mean(centred**2, axis=0) ** 2
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import numpy as np
 
 from rljax import datasets, envs
@@ -50,15 +49,3 @@ def test_too_fast_is_penalised() -> None:
 def test_is_the_environment_of_its_data_set() -> None:
     assert datasets.environment("neorl2/SafetyHalfCheetah-v0-val") == NAME
     assert datasets.environment("neorl2/Fusion-v0") is None
-
-
-def test_goes_on_exactly_from_a_saved_state() -> None:
-    hosted, other = envs.make_hosted(NAME, 2), envs.make_hosted(NAME, 2)
-    hosted.reset([0, 1])
-    other.reset([2, 3])
-    action = np.full((2, 6), 0.5, np.float32)
-    hosted.step(action)
-    saved = hosted.save()
-    assert saved is not None
-    other.restore(saved)
-    jax.tree.map(np.testing.assert_array_equal, hosted.step(action), other.step(action))
