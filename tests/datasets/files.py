@@ -1,6 +1,4 @@
-"""Files for the tests of datasets: D4RL's layout with every kind of end,
-and real archives if they are available.
-"""
+"""Files in D4RL's layout with every kind of end, and real ones where they are."""
 
 from __future__ import annotations
 

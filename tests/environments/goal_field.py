@@ -1,8 +1,5 @@
-"""A field with five places to go to, as a Gymnasium environment,
-and walks in it that go nowhere in particular.
-
-Import it to register "Field-v0". It has OGBench's interface: `task_infos`, `task_id` among the
-options of a reset, and `goal` in the info that a reset returns.
+"""A field with five places to go to, with OGBench's interface: `task_infos`, `task_id` among the
+options of a reset, and `goal` in its info. Import it to register "Field-v0".
 """
 
 from __future__ import annotations

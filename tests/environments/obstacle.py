@@ -1,6 +1,4 @@
-"""An obstacle with a way round on either side, and data of those who took one of them:
-a mean of both runs into it.
-"""
+"""An obstacle with a way round on either side, and data of both: their mean runs into it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A point that is to reach its goal on a line, and data of those who go there or anywhere.
-
-No agent has a preset.
-"""
+"""A point that is to reach its goal on a line, and data. No agent has a preset."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ from rljax import datasets
 from rljax.agent import Array, EnvSpec, Transition
 
 STRIDE, LIMIT = 0.2, 20  # the longest step, and the steps of an episode
-# Mean returns of uniform actions, and of going straight to the goal, with continuous and with
-# discrete actions.
+# Mean returns of uniform actions, and of going straight to the goal.
 LEVELS = {"Reach": (-13.6, -1.3), "ReachDiscrete": (-13.8, -2.2)}
 
 

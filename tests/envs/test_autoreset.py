@@ -73,11 +73,8 @@ def test_true_final_observation_and_next_episode():
     np.testing.assert_allclose(count, np.repeat([[1, 2, 3, 1, 2, 3, 1]], 2, axis=0).T, atol=2e-3)
     ended = np.asarray(step.terminated)
     np.testing.assert_array_equal(ended[:, 0], [False, False, True, False, False, True, False])
-    # Within an episode, the policy acts on the successor; after its end, on the first observation
-    # of the new episode.
     np.testing.assert_array_equal(step.observation[~ended], step.next_observation[~ended])
     np.testing.assert_array_equal(step.observation[ended][:, 0], step.observation[ended][:, 1])
-    # Fresh starts, for each environment and episode.
     assert len(np.unique(np.asarray(start)[[0, 2, 5]])) == 6
 
 

@@ -108,7 +108,7 @@ PACKAGES = {
     "craftax": "craftax",
     "gymnasium_robotics": "gymnasium_robotics",
 }
-# One adapter of each kind stands for the others in `make test`; the last ones take long to compile.
+# One of each kind stands for the others in `make test`; the last ones take long to compile.
 QUICK = ("Hopper-v5", "gymnax/CartPole-v1", "rljax/LightsOut-5x5")
 LONG = ("rljax/Hopper", "craftax/Classic-Symbolic", "brax/inverted_pendulum")
 
@@ -265,7 +265,7 @@ def test_the_final_observation_is_true_and_the_next_episode_begins(task: Task) -
     np.testing.assert_array_equal(step.observation[~ended], step.next_observation[~ended])
     assert np.all(np.any(step.observation[ended] != step.next_observation[ended], axis=-1))
     assert not task.ends(step.observation).any(), "a new episode does not begin at an end"
-    # A step moves the final observation about as far as the others, and not back to a beginning.
+    # The last step moves about as far as the others, and not back to a beginning.
     before = np.concatenate(
         [rolled(task.name, (3, 7), task.steps).first[None], step.observation[:-1]]
     )

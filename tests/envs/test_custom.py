@@ -1,6 +1,4 @@
-"""A user's own environment in JAX: the example in the documentation works,
-and errors name the mistakes.
-"""
+"""A user's own environment: the documentation's example works, and errors name mistakes."""
 
 from __future__ import annotations
 

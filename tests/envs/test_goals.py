@@ -1,4 +1,4 @@
-"""Goals of environments on the host: read, replaced and rewarded as the environment itself does."""
+"""Goals of environments on the host, read, replaced and rewarded."""
 
 from __future__ import annotations
 

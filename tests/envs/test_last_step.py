@@ -1,4 +1,4 @@
-"""The last action and reward in observations, on the host and inside the program."""
+"""The last action and reward in observations."""
 
 from __future__ import annotations
 

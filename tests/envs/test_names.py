@@ -1,4 +1,4 @@
-"""Names of environments: the family that a name means, and the errors for unknown names."""
+"""The family that a name means, and unknown names."""
 
 import subprocess
 import sys

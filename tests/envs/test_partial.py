@@ -1,6 +1,4 @@
-"""Hidden parts of observations, on the host and inside the program,
-and the arguments of gymnax's environments.
-"""
+"""Hidden parts of observations, and the arguments of gymnax's environments."""
 
 from __future__ import annotations
 

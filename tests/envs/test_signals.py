@@ -1,6 +1,4 @@
-"""Signals: declared by environments, read from their `info`, summed over episodes,
-in any kind of environment.
-"""
+"""Signals in any kind of environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time in an episode as a last observation, inside the program and on the host."""
+"""The time in an episode as a last observation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""An agent, environments and a data set that can be counted by hand,
-for tests of what moves agents through them.
-"""
+"""An agent, environments and a data set that can be counted by hand."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Rings of transitions that can be told apart, made by hand:
-numbered ones, and episodes of several environments.
-"""
+"""Rings of transitions that can be told apart."""
 
 from __future__ import annotations
 
@@ -23,13 +21,10 @@ def keys(seed: int = 0) -> jax.Array:
     return jax.random.split(jax.random.key(seed), LEARNERS)
 
 
-# Compiled as a whole: done one by one, each operation would be a program.
+# Compiled as a whole: each operation would be a program.
 create = jax.jit(ReplayBuffer.create, static_argnums=(1, 2))
 begin = jax.jit(lambda declared, example: declared.create(example))
 sample = jax.jit(lambda declared, buffer, data, keys: declared.sample(buffer, data, keys))
-
-
-# Numbered transitions.
 
 
 def transitions(numbers: Any) -> Transition:
@@ -61,9 +56,6 @@ def filled(replay_size: int, num_envs: int, steps: int) -> ReplayBuffer:
     for time in range(steps):
         replay = add(replay, transitions(numbered(time, num_envs)))
     return replay
-
-
-# Episodes.
 
 
 class Row(NamedTuple):
@@ -152,9 +144,6 @@ def drawn(batch: Transition) -> list[tuple[int, Transition]]:
 # Not full; full; once, and more than twice round, with the seam in the middle.
 RINGS = [(1, 8, 5), (3, 8, 5), (3, 8, 8), (1, 7, 17), (3, 7, 17), (2, 5, 11)]
 of_all_kinds = pytest.mark.parametrize(("num_envs", "slots", "steps"), RINGS)
-
-
-# Memory.
 
 
 def nbytes(tree: Any) -> int:

@@ -1,4 +1,4 @@
-"""Small runs that several tests share, and what two runs must have in common to be the same."""
+"""Small runs, and what two runs must have in common to be the same."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ON_POLICY: dict[str, Any] = {
     "batch_size": 25,
 }
 STREAM: dict[str, Any] = {"hidden": (16, 16)}
-# A number of steps: a share of the run would differ in a run that is killed and then ends earlier.
+# Steps: a share of the run would differ in one that is killed and then ends earlier.
 EXPLORING: dict[str, Any] = STREAM | {"epsilon_steps": 200.0}
 SEQUENCES: dict[str, Any] = SMALL | {
     "batch_size": 8,

@@ -1,4 +1,4 @@
-"""Layers in float64 NumPy, networks whose parameters NumPy draws, and how close both must be."""
+"""Layers in float64 NumPy, and networks whose parameters NumPy draws."""
 
 from __future__ import annotations
 

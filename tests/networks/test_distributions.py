@@ -1,6 +1,4 @@
-"""The squashed Gaussian against its closed form in float64,
-up to values where tanh u is 1 in float32.
-"""
+"""The squashed Gaussian against its closed form, up to where tanh u is 1 in float32."""
 
 from __future__ import annotations
 
@@ -89,8 +87,7 @@ def test_gradients_are_finite_and_the_closed_form(log_std: float) -> None:
     by_mean, by_log_std = map(np.asarray, jax.jit(jax.grad(total, argnums=(0, 1)))(mean, spread))
     u = unsquashed(mean, spread)
     assert np.isfinite([by_mean, by_log_std]).all()
-    # With u = mean + std noise, the Gaussian's density at u depends on the std only: d log p / d
-    # u = 2 tanh u.
+    # With u = mean + std noise, the Gaussian's density at u depends on the std only.
     np.testing.assert_allclose(by_mean, 2 * np.tanh(u), atol=1e-5)
     expected = -1 + 2 * np.tanh(u) * (u - doubles(mean))
     np.testing.assert_allclose(by_log_std, expected, rtol=1e-5, atol=1e-5)

@@ -24,8 +24,7 @@ average_velocity = jax.jit(generative.average_velocity, static_argnums=0)
 
 def test_schedules_are_as_published() -> None:
     alpha, signal = generative.schedule("vp", 5)
-    # beta(t) of the variance-preserving process, from 0.1 to 10, integrated over each fifth of
-    # [0, 1]
+    # beta(t), from 0.1 to 10, integrated over each fifth of [0, 1]
     integral = [0.1 / 5 + 9.9 * ((t / 5) ** 2 - ((t - 1) / 5) ** 2) / 2 for t in range(1, 6)]
     np.testing.assert_allclose(alpha, np.exp(np.negative(integral)), rtol=1e-6)
     np.testing.assert_allclose(signal, np.cumprod(alpha), rtol=1e-6)

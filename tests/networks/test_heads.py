@@ -1,6 +1,4 @@
-"""Heads of critics against the papers' algorithms in float64 NumPy, loop by loop;
-gradients by differences.
-"""
+"""Heads of critics against the papers' algorithms, loop by loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalised observations against float64 NumPy: what is counted when, and what an agent sees."""
+"""What is counted when, and what an agent sees of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Noisy layers: the distribution of their weights, and what stays; and noise that lasts."""
+"""Noisy layers, and noise that lasts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Torsos against plain NumPy loops in float64, the cost of thinking steps,
-and settings that are refused.
-"""
+"""Torsos against plain NumPy loops, the cost of thinking steps, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats that are not read: the message names each, and its code writes a file that is read."""
+"""The message about a format that is not read has code that converts it."""
 
 from __future__ import annotations
 

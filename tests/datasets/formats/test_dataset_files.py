@@ -1,6 +1,4 @@
-"""Files by path: round trips of our own layout, names of other layouts,
-and files that are refused.
-"""
+"""Files by path: round trips, names of other layouts, and what is refused."""
 
 from __future__ import annotations
 

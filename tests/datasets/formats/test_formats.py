@@ -1,5 +1,5 @@
-"""Hostile and damaged data files: none runs code, opens another file or fills the memory,
-and each has one error.
+"""Hostile and damaged files have one error; none runs code, opens another file or fills the
+memory.
 """
 
 from __future__ import annotations

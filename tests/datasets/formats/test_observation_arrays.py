@@ -1,6 +1,4 @@
-"""Our own files of any spaces: what a stranger may have changed in them is refused with one
-message.
-"""
+"""Our own files of any spaces: what a stranger may have changed is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names: the reader of each, suggestions for unknown names, and the folders that are searched."""
+"""Names of data sets, and the folders that are searched."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""D4RL's files: its reading rules against an independent loop, no leak at terminals,
-and its tables.
-"""
+"""D4RL's reading rules against an independent loop, and its tables."""
 
 from __future__ import annotations
 

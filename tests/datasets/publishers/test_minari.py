@@ -1,4 +1,4 @@
-"""Minari's layout, written by hand and, if it is installed, by the package."""
+"""Minari's layout, written by hand and by its package."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""OGBench's files: rows, successors and tasks, against the package's rules and, if it is installed,
-the package.
-"""
+"""OGBench's files: rows, successors and tasks, by its rules and by its package."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Recording of OGBench's arm data: the published layout, the package's oracles,
-and reproducible trajectories.
-"""
+"""Recording of OGBench's arm data: the published layout, by the package's oracles."""
 
 from __future__ import annotations
 
@@ -96,8 +94,7 @@ def test_transitions_are_those_of_the_environment_that_scores(recorded: Path) ->
         arm.set_state(qpos[index].astype(np.float64), qvel[index].astype(np.float64))
         step = hosted.step(np.asarray(dataset.transitions.action)[[index]])
         expected = np.asarray(dataset.transitions.next_observation)[index]
-        # Not equal: positions and velocities leave out that the simulator's sites lag by one of its
-        # 25 small steps.
+        # Not equal: the simulator's sites lag by one of its 25 small steps.
         np.testing.assert_allclose(step.next_observation[0], expected, atol=0.05)
         assert np.abs(step.next_observation[0] - expected).mean() < 0.01
     hosted.close()

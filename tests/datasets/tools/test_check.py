@@ -1,4 +1,4 @@
-"""Faults in an otherwise sound dataset: each is found alone, with its number and its place."""
+"""Each fault in a sound dataset is found alone, with its number and its place."""
 
 from __future__ import annotations
 
@@ -107,7 +107,6 @@ def test_choices_that_are_stored_as_floats_are_pointed_out(sound: datasets.Offli
 @pytest.mark.parametrize("stored", [True, False])
 def test_time_limits_that_a_file_marks_as_terminal_are_found(tmp_path: Path, stored: bool) -> None:
     values = arrays([30, 20, 40, 10], "tboo")
-    # As in files whose `done` was stored as the environment's own end.
     values["terminals"] |= values["timeouts"]
     values = values if stored else without(values, "next_observations")
     dataset = datasets.load(str(npz(tmp_path / "a.npz", values)))

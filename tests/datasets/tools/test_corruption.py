@@ -1,6 +1,4 @@
-"""Corruption is RIQL's protocol, against plain NumPy, and what was corrupted can be written,
-read and learnt from.
-"""
+"""Corruption is RIQL's protocol, against plain NumPy."""
 
 from __future__ import annotations
 
@@ -218,7 +216,7 @@ def attacked(
                 ]
                 * std
             )
-            slope = slope / number  # of the mean over the chunk; that over critics is in it
+            slope = slope / number
             first, second = 0.1 * slope, 0.001 * slope**2
             step = 0.01 * scale * (first / 0.1) / (np.sqrt(second / 0.001) + 1e-8)
             z = np.clip(z - step, -scale, scale)
@@ -244,7 +242,7 @@ def test_attacks_are_the_protocols(
     np.testing.assert_array_equal(np.delete(old, rows, axis=0), np.delete(new, rows, axis=0))
     found = (new[rows] - old[rows]) / std
     assert np.abs(found).max() <= scale * (1 + 1e-4), "inside the box"
-    # At a kink, float32 and float64 may step to different sides, and stay apart by a step.
+    # At a kink, float32 and float64 may step to different sides.
     assert (np.abs(found - z) < 1e-3 * scale).mean() > 0.95
     if element != "action":
         assert np.abs(start).max() > scale, "the std is in the start already"

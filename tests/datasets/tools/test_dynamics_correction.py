@@ -1,6 +1,4 @@
-"""Correction of data of other dynamics: its equations in float64,
-and dynamics whose right answer is known.
-"""
+"""Correction of dynamics: its equations, and a right answer that is known."""
 
 from __future__ import annotations
 

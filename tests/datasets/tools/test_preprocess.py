@@ -1,6 +1,4 @@
-"""Reward transforms against loops over the published code's rules,
-and the choice of trajectories.
-"""
+"""Reward transforms by the published code's rules, and the choice of trajectories."""
 
 from __future__ import annotations
 
@@ -201,9 +199,6 @@ def test_score_needs_references(tmp_path: Path) -> None:
     assert made(tmp_path, [4], "t").score(1.0) is None
 
 
-# Weights of rows.
-
-
 def returns_of(dataset: datasets.OfflineDataset) -> list[tuple[int, int, float]]:
     """First row, end and undiscounted return of each trajectory."""
     t, found, begin, total = dataset.transitions, [], 0, 0.0
@@ -233,7 +228,7 @@ def test_weights_by_advantage_take_the_first_observation_out(tmp_path: Path) -> 
     returns = np.array([total for *_, total in returns_of(dataset)])
     first = np.asarray(dataset.transitions.observation)[dataset.episode_starts].astype(np.float64)
     inputs = np.column_stack([first, np.ones(len(first))])
-    fit = inputs @ np.linalg.solve(inputs.T @ inputs, inputs.T @ returns)  # the normal equations
+    fit = inputs @ np.linalg.solve(inputs.T @ inputs, inputs.T @ returns)
     score = (returns - fit - (returns - fit).min()) / np.ptp(returns - fit)
     expected = np.repeat(np.exp(score / 0.1), dataset.episode_lengths)
     actual = datasets.row_weights(dataset, "advantage", 0.1)

@@ -1,6 +1,4 @@
-"""An environment with a picture, a number, text, several discrete actions,
-and a mask of allowed ones in `info`.
-"""
+"""Environments with a picture, a number, text, several discrete actions and a mask in `info`."""
 
 from __future__ import annotations
 

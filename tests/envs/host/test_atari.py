@@ -1,4 +1,4 @@
-"""Atari games: pictures, lives and games, compared with a console that the test steps itself."""
+"""Atari games, compared with a console that the test steps itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user's environment raises or wrongly returns becomes one error that names it."""
+"""What a user's environment raises or wrongly returns is one error that names it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Atari games by EnvPool: pictures in stacks whose older frames are those of the steps before."""
+"""EnvPool's Atari games: the older frames are those of the steps before."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Batches on the host: the same steps whatever the autoreset mode,
-and errors that say what is wrong.
-"""
+"""Batches on the host: the same steps whatever the autoreset mode."""
 
 import functools
 from typing import Any
@@ -29,8 +27,6 @@ from tests.envs.host.walk import (
 )
 
 pytestmark = pytest.mark.usefixtures("walk_is_registered")
-
-# Steps.
 
 
 def test_steps_by_hand():
@@ -120,7 +116,6 @@ def test_same_steps_in_processes(mode):
 
 
 def test_returned_arrays_are_never_written_again():
-    # as returned
     hosted = make_hosted(
         "Walk-v0", 3, observation_space=spaces.Box(-np.inf, np.inf, (2,), np.float32)
     )
@@ -154,9 +149,6 @@ def test_a_vector_environment_that_accepts_one_seed():
 
     hosted = Hosted(OneSeed(None, AutoresetMode.DISABLED), "Walk")
     np.testing.assert_array_equal(hosted.reset([4, 9, 9]), hosted.reset([4, 1, 1]))
-
-
-# Spaces.
 
 
 @pytest.mark.parametrize("made", ["by-name", "vector"])
@@ -198,9 +190,6 @@ def test_pictures_stay_pictures():
     assert (first.shape, first.dtype) == ((2, 8, 6, 3), np.uint8)
     np.testing.assert_array_equal(first, 7)
     np.testing.assert_array_equal(hosted.step(np.zeros((2, 2), np.float32)).next_observation, 8)
-
-
-# What goes wrong in a step.
 
 
 @pytest.mark.parametrize(
@@ -303,8 +292,6 @@ def test_closing_twice_does_no_harm():
         hosted.close()
         hosted.close()
 
-
-# Dictionaries and masks.
 
 MODES = (AutoresetMode.DISABLED, AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP)
 

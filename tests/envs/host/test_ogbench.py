@@ -1,6 +1,4 @@
-"""OGBench's environments score policies as OGBench does:
-by the success of an episode's last step.
-"""
+"""OGBench's environments score by the success of an episode's last step."""
 
 from __future__ import annotations
 

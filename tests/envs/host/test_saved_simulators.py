@@ -1,6 +1,4 @@
-"""Saved states: restored environments continue bit for bit,
-and states that do not fit are refused.
-"""
+"""Restored environments continue bit for bit."""
 
 import functools
 import importlib
@@ -151,8 +149,7 @@ def test_all_of_a_simulator_is_restored():
         one.step(action)
         two.restore(one.save() or b"")
         ours, theirs = inner(two)[0].data, inner(one)[0].data
-        # Without the fields that every step computes for its constraints: some versions leave a
-        # part of them unset.
+        # Some versions leave a part of what each step computes for its constraints unset.
         anew = ("_", "efc_", "i", "map_", "dof_island", "tree_island")
         for name in [name for name in dir(theirs) if not name.startswith(anew)]:
             value = getattr(theirs, name)

@@ -1,4 +1,4 @@
-"""Spaces as agents see them: observations in, actions out, and what is refused."""
+"""Spaces as agents see them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A random walk as one of Gymnasium's environments,
-with helpers that step and compare batches of it.
-"""
+"""A random walk as one of Gymnasium's environments, and batches of it."""
 
 from __future__ import annotations
 

@@ -32,8 +32,7 @@ def test_the_time_limit_truncates_and_does_not_terminate():
     assert not step.terminated.any()
     np.testing.assert_array_equal(np.flatnonzero(step.truncated[:, 0]), [999])
     assert step.episode_length[999, 0] == 1000
-    # The last state of a run of 1000 steps, far from the beginning; then the beginning, and the
-    # first step again.
+    # Far from the beginning; then the beginning, and the first step again.
     assert step.next_observation[999, 0, 0] > 100
     np.testing.assert_array_equal(step.observation[999], first)
     np.testing.assert_array_equal(step.next_observation[1000], step.next_observation[0])

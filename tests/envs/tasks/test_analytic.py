@@ -1,6 +1,4 @@
-"""The analytic tasks follow the protocol and have the known values;
-the pendulum moves as Gymnasium's.
-"""
+"""The analytic tasks have the known values; the pendulum moves as Gymnasium's."""
 
 import itertools
 from typing import Any

@@ -1,4 +1,4 @@
-"""Box pick against a plain simulation: rules, problems, splits, goals in hindsight, solutions."""
+"""Box pick, compared with a plain simulation."""
 
 import itertools
 from typing import Any

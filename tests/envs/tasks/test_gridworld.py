@@ -1,4 +1,4 @@
-"""What tasks on a grid share: pictures, text, and random sets of cells."""
+"""What tasks on a grid share."""
 
 import jax
 import jax.numpy as jnp

@@ -1,6 +1,4 @@
-"""Job shops, compared with dispatching in plain Python:
-schedules, rewards, masks, the known optimum.
-"""
+"""Job shops, compared with dispatching in plain Python."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from rljax.envs.tasks import job_shop
 from rljax.envs.tasks.job_shop import JobShop
 from rljax.runs import records, run
 
-# Jobs in the order in which an optimal schedule places their operations, by instance.
+# The jobs of an optimal schedule's operations, in order.
 OPTIMAL = {
     "ft06": [
         2, 1, 0, 0, 2, 3, 1, 5, 2, 3, 5, 0, 4, 1, 4, 2, 3, 2,
@@ -145,8 +143,7 @@ def test_charts_show_the_schedule() -> None:
     text = environment.text(state).splitlines()
     assert text[-1] == "makespan 55, optimum 55"
     assert [len(line) for line in text[:-1]] == [100] * 6
-    # Time 1 to 55 in 100 characters for 110 units: machine 2 begins with job 2 (C), and no letter
-    # comes behind 50.
+    # A character is 1.1 units of time, and machine 2 begins with job 2 (C).
     assert text[2].startswith("CCCC") and all(set(line[50:]) == {"."} for line in text[:-1])  # noqa: PT018
     assert {letter for line in text[:-1] for letter in line} == set("ABCDEF.")
     pictures = [environment.render(one) for one in (environment.reset(jax.random.key(0))[1], state)]

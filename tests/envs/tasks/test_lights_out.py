@@ -1,4 +1,4 @@
-"""Lights out, compared with a plain loop: rules, problems, shortest solutions and their returns."""
+"""Lights out, compared with a plain loop."""
 
 import functools
 from typing import Any

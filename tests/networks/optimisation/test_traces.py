@@ -1,4 +1,4 @@
-"""Eligibility traces and ObGD against float64 NumPy, and the properties that their paper claims."""
+"""Eligibility traces and ObGD, and the properties that their paper claims."""
 
 from __future__ import annotations
 

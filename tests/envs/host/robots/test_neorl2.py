@@ -1,6 +1,4 @@
-"""SafetyHalfCheetah equals NeoRL-2's: published transitions replay,
-and too much speed has the same penalty.
-"""
+"""SafetyHalfCheetah equals NeoRL-2's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Robots with other dynamics: the factors are on the model, and nothing else differs."""
+"""Robots with other dynamics: nothing but the factors differs."""
 
 from __future__ import annotations
 
