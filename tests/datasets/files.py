@@ -24,9 +24,8 @@ def shared(*parts: str) -> Path:
 def arrays(
     lengths: list[int], ends: str, size: int = 3, actions: int = 2, seed: int = 0
 ) -> dict[str, np.ndarray]:
-    """Random episodes in D4RL's layout, with the ends that the letters of `ends` name.
-
-    t: terminal, o: timed out, b: both at once, n: neither (cut without a mark).
+    """Random episodes in D4RL's layout, with the ends that the letters of `ends` name: terminal,
+    (timed) out, both, or none.
     """
     rng = np.random.default_rng(seed)
     total = sum(lengths)
@@ -36,7 +35,6 @@ def arrays(
     timeouts[[row for row, end in zip(last, ends, strict=True) if end in "ob"]] = True
     observations = rng.normal(size=(total, size)).astype(np.float32)
     following = np.concatenate([observations[1:], observations[:1]])
-    # True successors, which no row begins with.
     following[last] = rng.normal(size=(len(last), size))
     return {
         "observations": observations,
@@ -49,7 +47,7 @@ def arrays(
 
 
 def hdf5(path: Path, values: dict[str, Any]) -> Path:
-    """A file with these arrays; keys may hold slashes."""
+    """Keys may hold slashes."""
     import h5py
 
     with h5py.File(path, "w") as file:
@@ -59,7 +57,6 @@ def hdf5(path: Path, values: dict[str, Any]) -> Path:
 
 
 def npz(path: Path, values: dict[str, Any]) -> Path:
-    """A file with these arrays."""
     np.savez(path, **values)
     return path
 
@@ -69,7 +66,6 @@ def without(values: dict[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def load(folder: Path, values: dict[str, Any], name: str = "a.npz", **options: Any) -> Any:
-    """The dataset of a file with these arrays."""
     write = npz if name.endswith("npz") else hdf5
     return datasets.load(str(write(folder / name, values)), **options)
 
@@ -78,7 +74,7 @@ FIELDS = ("observation", "action", "reward", "terminated", "truncated", "next_ob
 
 
 def same(one: Any, other: Any, *names: str) -> None:
-    """Assert that two datasets hold the same transitions, or parts of them, of the same types."""
+    """Two datasets hold the same transitions, of the same types."""
     for name in names or FIELDS:
         left, right = getattr(one.transitions, name), getattr(other.transitions, name)
         assert left.dtype == right.dtype, name
@@ -86,6 +82,6 @@ def same(one: Any, other: Any, *names: str) -> None:
 
 
 def findings(dataset: Any, severity: str | None = None) -> dict[str, Any]:
-    """What the check of a dataset finds, by name."""
     every = datasets.check(dataset)
+    assert len({finding.name for finding in every}) == len(every)
     return {finding.name: finding for finding in every if severity in (None, finding.severity)}

@@ -1,6 +1,6 @@
-"""Panels of every kind of observation and of action. Import it to register "Panels-v0". A lamp
-is lit in one of three columns; the right action says which one, for a reward of 1. An episode
-ends after five right actions, or at the time limit.
+"""Panels of every kind of observation and of action, registered as "Panels-v0". A lamp is lit in
+one of three columns; the right action says which one, for a reward of 1. An episode ends
+after five right actions, or at the time limit.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A field with five places to go to, with OGBench's interface: `task_infos`, `task_id` among the
-options of a reset, and `goal` in its info. Import it to register "Field-v0".
+"""A field with five places to go to, registered as "Field-v0", with OGBench's interface:
+`task_infos`, `task_id` among the options of a reset, and `goal` in its info.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ class Field(gymnasium.Env):
 
 
 def moved(position: np.ndarray, action: Any) -> np.ndarray:
-    """Where an action in [-1, 1] leads."""
     return np.clip(position + STEP * np.asarray(action), -1.0, 1.0)
 
 
@@ -57,24 +56,19 @@ def walks(path: Path, number: int = 200, length: int = 50) -> Path:
     generator = np.random.default_rng(0)
     rows = []
     for _ in range(number):
-        position, direction = generator.uniform(-1.0, 1.0, 2), generator.uniform(-1.0, 1.0, 2)
+        position, direction = generator.uniform(-1.0, 1.0, (2, 2))
         for time in range(length):
             if generator.random() < 0.2:
                 direction = generator.uniform(-1.0, 1.0, 2)
-            action = np.clip(direction + 0.3 * generator.normal(size=2), -1.0, 1.0).astype(
-                np.float32
-            )
-            after = moved(position, action)
+            action = np.clip(direction + 0.3 * generator.normal(size=2), -1.0, 1.0)
+            after = moved(position, action.astype(np.float32))
             rows.append((position, action, 0.0, False, time == length - 1, after))
             position = after
-    kinds = (np.float32, np.float32, np.float32, np.bool_, np.bool_, np.float32)
-    columns: Any = [
-        np.array(x, kind) for x, kind in zip(zip(*rows, strict=True), kinds, strict=True)
-    ]
+    columns: Any = [np.array(column) for column in zip(*rows, strict=True)]
+    columns = [x if x.dtype == bool else x.astype(np.float32) for x in columns]
     bounds = (-np.ones(2, np.float32), np.ones(2, np.float32))
-    made = datasets.OfflineDataset(
-        "walks", Transition(*columns), f"{__name__}:Field-v0", None, bounds, {}
-    )
+    name = f"{__name__}:Field-v0"
+    made = datasets.OfflineDataset("walks", Transition(*columns), name, None, bounds, {})
     return datasets.write(made, path)
 
 

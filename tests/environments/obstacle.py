@@ -12,13 +12,12 @@ import numpy as np
 from rljax import datasets
 from rljax.agent import Array, EnvSpec, Transition
 
-# Along x, where one moves by itself, and along y, where actions move.
 START, STRIDE, REACH = -1.0, 0.25, 0.3
 DEPTH, WIDTH = 0.3, 0.4  # of the obstacle around the origin, half each
 
 
 def outcome(position: Any) -> tuple[Any, Any]:
-    """Whether a position [2] is in the obstacle, and whether behind everything."""
+    """Whether a position [2] is in the obstacle, or behind everything."""
     return (abs(position[0]) < DEPTH) & (abs(position[1]) < WIDTH), position[0] >= 1.0 - 1e-4
 
 
@@ -29,30 +28,21 @@ class Obstacle:
     params = None
 
     def reset(self, key: Array, params: Any) -> tuple[Array, Array]:
-        del params
-        position = jnp.array([START, 0.0]) + jnp.array([0.0, 0.05]) * jax.random.uniform(
-            key, minval=-1.0
-        )
+        position = jnp.array([START, 0.05 * jax.random.uniform(key, minval=-1.0)])
         return position, position
 
-    def step(
-        self, key: Array, state: Array, action: Array, params: Any
-    ) -> tuple[Array, Array, Array, Array, bool, dict]:
-        del key, params
+    def step(self, key: Array, state: Array, action: Array, params: Any) -> Any:
         position = state + jnp.array([STRIDE, 0.0]).at[1].set(REACH * action[0])
         crashed, arrived = outcome(position)
         return position, position, 1.0 * arrived - 1.0 * crashed, crashed | arrived, False, {}
 
 
 def passages(path: Path, episodes: int = 400) -> Path:
-    """Drivers who steer left or right, not quite steadily, until the obstacle lies behind them."""
+    """Drivers who steer left or right until the obstacle lies behind them."""
     generator, rows = np.random.default_rng(0), []
     for episode in range(episodes):
-        position, side, terminated = (
-            np.array([START, generator.uniform(-0.05, 0.05)]),
-            1 - 2 * (episode % 2),
-            False,
-        )
+        position = np.array([START, generator.uniform(-0.05, 0.05)])
+        side, terminated = 1 - 2 * (episode % 2), False
         while not terminated:
             steering = 0.7 * side if position[0] < -DEPTH else 0.0
             action = np.clip([steering + 0.15 * generator.normal()], -1, 1)

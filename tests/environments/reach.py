@@ -14,13 +14,12 @@ import numpy as np
 from rljax import datasets
 from rljax.agent import Array, EnvSpec, Transition
 
-STRIDE, LIMIT = 0.2, 20  # the longest step, and the steps of an episode
+STRIDE, LIMIT = 0.2, 20
 # Mean returns of uniform actions, and of going straight to the goal.
 LEVELS = {"Reach": (-13.6, -1.3), "ReachDiscrete": (-13.8, -2.2)}
 
 
 def moved(position: Any, action: Any, numbers: Any = jnp) -> Any:
-    """The position after an action in [-1, 1]."""
     return numbers.clip(position + STRIDE * action, -1.0, 1.0)
 
 
@@ -33,31 +32,25 @@ class Reach:
     params = None
 
     def reset(self, key: Array, params: Any) -> tuple[Array, Array]:
-        del params
         state = jax.random.uniform(key, (2,), minval=-1.0, maxval=1.0)
         return state, state
 
-    def step(
-        self, key: Array, state: Array, action: Array, params: Any
-    ) -> tuple[Array, Array, Array, Array, bool, dict]:
-        del key, params
+    def step(self, key: Array, state: Array, action: Array, params: Any) -> Any:
         state = state.at[0].set(moved(state[0], action[0]))
         return state, state, -jnp.abs(state[0] - state[1]), jnp.zeros((), bool), False, {}
 
 
 class ReachReversed(Reach):
-    """A wrong simulator: actions have the opposite effect."""
+    """Actions have the opposite effect."""
 
     spec = dataclasses.replace(Reach.spec, name="ReachReversed")
 
-    def step(
-        self, key: Array, state: Array, action: Array, params: Any
-    ) -> tuple[Array, Array, Array, Array, bool, dict]:
+    def step(self, key: Array, state: Array, action: Array, params: Any) -> Any:
         return super().step(key, state, -action, params)
 
 
 class ReachDiscrete(Reach):
-    """The same with three actions: left, stay, right."""
+    """Left, stay, right."""
 
     spec = EnvSpec(
         "ReachDiscrete",
@@ -67,14 +60,12 @@ class ReachDiscrete(Reach):
         max_episode_steps=LIMIT,
     )
 
-    def step(
-        self, key: Array, state: Array, action: Array, params: Any
-    ) -> tuple[Array, Array, Array, Array, bool, dict]:
+    def step(self, key: Array, state: Array, action: Array, params: Any) -> Any:
         return super().step(key, state, jnp.asarray(action, jnp.float32)[None] - 1.0, params)
 
 
 def journeys(path: Path, episodes: int = 300) -> Path:
-    """Three episodes of four by a noisy controller that goes to the goal, others uniform."""
+    """Three of four by a noisy controller that goes to the goal, others uniform."""
     generator = np.random.default_rng(0)
 
     def controller(episode: int) -> Callable[[float], float]:
@@ -112,19 +103,16 @@ def choices(path: Path, episodes: int = 300) -> Path:
         for t in range(LIMIT):
             direct = 1 + np.round(np.clip((observation[1] - observation[0]) / STRIDE, -1, 1))
             action = int(direct if generator.random() < 0.5 else generator.integers(3))
-            successor = np.array([moved(observation[0], action - 1.0, np), observation[1]])
-            rows.append(
-                (
-                    observation,
-                    action,
-                    -abs(successor[0] - successor[1]),
-                    False,
-                    t == LIMIT - 1,
-                    successor,
-                )
-            )
-            observation = successor
+            rows.append(_row(observation, action, action - 1.0, t))
+            observation = rows[-1][-1]
     return _written(path, rows, None)
+
+
+def _row(observation: np.ndarray, action: Any, change: float, t: int) -> tuple[Any, ...]:
+    """A transition after t steps."""
+    successor = np.array([moved(observation[0], change, np), observation[1]])
+    reward = -abs(successor[0] - successor[1])
+    return observation, action, reward, False, t == LIMIT - 1, successor
 
 
 def walks(path: Path, episodes: int = 300) -> Path:
@@ -154,21 +142,15 @@ def uniform_walks(episodes: int, discount: float) -> tuple[np.ndarray, np.ndarra
     return np.concatenate(observations).astype(np.float32), np.concatenate(returns[:0:-1])
 
 
-def _played(
-    generator: np.random.Generator,
-    episodes: int,
-    controller: Callable[[int], Callable[[float], float]],
-) -> list[Any]:
+def _played(generator: np.random.Generator, episodes: int, controller: Callable) -> list[Any]:
     """The rows of episodes, whose controllers make actions of the one that goes straight."""
     rows = []
     for episode in range(episodes):
         action, observation = controller(episode), generator.uniform(-1, 1, 2)
         for t in range(LIMIT):
             clipped = np.clip([action((observation[1] - observation[0]) / STRIDE)], -1, 1)
-            successor = np.array([moved(observation[0], clipped[0], np), observation[1]])
-            reward = -abs(successor[0] - successor[1])
-            rows.append((observation, clipped, reward, False, t == LIMIT - 1, successor))
-            observation = successor
+            rows.append(_row(observation, clipped, clipped[0], t))
+            observation = rows[-1][-1]
     return rows
 
 

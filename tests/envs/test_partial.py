@@ -67,7 +67,7 @@ VELOCITIES = ("qvel", "cvel", "ten_velocity")  # parts of Gymnasium's observatio
     "task", ["Ant", "Humanoid", "Hopper", "Walker2d", "HalfCheetah", "Swimmer", "InvertedPendulum"]
 )
 def test_exactly_the_velocities_are_hidden(task: str) -> None:
-    """Gymnasium says itself what its observations consist of, in their order."""
+    """Gymnasium itself says what its observations consist of."""
     environment = gymnasium.make(f"{task}-v5")
     structure: Any = environment.unwrapped.observation_structure  # pyright: ignore[reportAttributeAccessIssue]
     parts = [
@@ -111,15 +111,6 @@ def test_a_double_pendulum_shows_the_forces_of_its_constraints() -> None:
 def test_other_layouts_of_a_known_task_are_refused() -> None:
     with pytest.raises(ValueError, match="it is not known which numbers of 'Hopper-v5'"):
         partial.visible("without-velocities/", "Hopper-v5", 12)
-
-
-def test_names_with_hidden_parts() -> None:
-    name = "without-velocities/Hopper-v5"
-    assert not envs.is_compiled(name)
-    assert envs.is_compiled("timed/without-2/gymnax/CartPole-v1")
-    assert envs.task(name) == "Hopper-v5", "whose presets it has"
-    assert envs.short(name) == "without-velocities-Hopper-v5"
-    assert envs.code_of("without-1/mine.py:Env") == "mine.py"
 
 
 @pytest.mark.slow

@@ -88,14 +88,6 @@ def test_refused_where_there_is_no_time_to_tell(name: str, why: str) -> None:
         envs.make(name)
 
 
-def test_names() -> None:
-    assert envs.is_compiled("timed/rljax/Pendulum")
-    assert not envs.is_compiled("timed/Hopper-v5")
-    assert envs.evaluated("timed/async/Hopper-v5") == "timed/Hopper-v5"
-    assert envs.task("timed/async/Hopper-v5") == "Hopper-v5"
-    assert envs.with_time("Hopper-v5") == envs.with_time("timed/Hopper-v5") == "timed/Hopper-v5"
-
-
 @pytest.mark.learn
 def test_runs_whose_agent_observes_the_time(tmp_path: Any) -> None:
     config = {"hidden": (8,)}

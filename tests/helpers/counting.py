@@ -37,20 +37,11 @@ class Config:
 
 
 def replay(config: Any, **changes: Any) -> buffers.Replay:
-    return buffers.Replay(
-        replay_size=config.replay_size,
-        batch_size=config.batch_size,
-        warmup_steps=config.warmup_steps,
-        num_envs=config.num_envs,
-        num_steps=config.num_steps,
-        num_updates=config.num_updates,
-        **changes,
-    )
+    names = ("replay_size", "batch_size", "warmup_steps", "num_envs", "num_steps", "num_updates")
+    return buffers.Replay(**{name: getattr(config, name) for name in names}, **changes)
 
 
 class State(struct.PyTreeNode):
-    """What a Fake remembers of learning."""
-
     weight: Any  # [O]
     rewards: Any  # [UPDATES, B] of the batches
     noise: Any  # [UPDATES] drawn with the updates' keys
@@ -61,7 +52,7 @@ class State(struct.PyTreeNode):
 
 
 class Fake:
-    """It follows the rewards of its batches and remembers what it was given."""
+    """It follows the rewards of its batches."""
 
     Config = Config
 
@@ -72,12 +63,13 @@ class Fake:
         """Everything is fine."""
 
     def init(self, key: Any, spec: EnvSpec, config: Any) -> State:
-        weight = jax.random.normal(key, spec.observation_shape)
-        remembered, zero = jnp.zeros(UPDATES), jnp.zeros(())
+        nothing, zero = jnp.zeros(UPDATES), jnp.zeros(())
         rewards = jnp.zeros((UPDATES, config.batch_size))
-        return State(
-            weight, rewards, remembered, remembered, zero, zero, jnp.zeros(spec.observation_shape)
+        weight, total = (
+            jax.random.normal(key, spec.observation_shape),
+            jnp.zeros(spec.observation_shape),
         )
+        return State(weight, rewards, nothing, nothing, zero, zero, total)
 
     def perceive(self, state: State, observation: Any, first: Any, config: Any) -> State:
         if not config.counts:
@@ -88,21 +80,15 @@ class Fake:
             total=state.total + observation.sum(axis=0),
         )
 
-    def act(
-        self, state: State, observation: Any, key: Any, config: Any, explore: bool
-    ) -> tuple[Any, dict]:
-        """Actions [..., 1] within [0, 1], never below: uniform ones can be told apart."""
+    def act(self, state: State, observation: Any, key: Any, config: Any, explore: bool) -> Any:
+        """In [0, 1], never below: uniform ones can be told apart."""
         action = jax.nn.sigmoid(observation @ state.weight)[..., None]
         noise = jax.random.uniform(key, action.shape) if explore else 0.5
         return 0.5 * action + 0.5 * noise, {"acted": jnp.ones(observation.shape[:-1])}
 
-    def update(
-        self, state: State, batch: Any, key: Any, step: Any, config: Any
-    ) -> tuple[State, dict]:
-        """Halve the weight and add the mean reward: the order of batches matters."""
-        weight = state.weight + config.learning_rate * (
-            batch.reward.mean() * (step + 1.0) - state.weight
-        )
+    def update(self, state: State, batch: Any, key: Any, step: Any, config: Any) -> Any:
+        target = batch.reward.mean() * (step + 1.0)
+        weight = state.weight + config.learning_rate * (target - state.weight)
         loss = jnp.where(step >= config.bad_from, jnp.inf, weight.sum())
         row = step % UPDATES
         state = state.replace(
@@ -111,23 +97,19 @@ class Fake:
             noise=state.noise.at[row].set(jax.random.uniform(key)),
             losses=state.losses.at[row].set(loss),
         )
-        state, delayed = agent.every(
-            config.delay, step, lambda state: (state, {"delayed": step * 1.0}), state
-        )
-        return state, {"loss": loss} | delayed
+        delayed = lambda state: (state, {"delayed": step * 1.0})  # noqa: E731
+        state, metrics = agent.every(config.delay, step, delayed, state)
+        return state, {"loss": loss} | metrics
 
 
 class OnPolicy(Fake):
-    """A Fake that is handed whole rollouts; it remembers which steps they held."""
+    """It remembers which steps its rollouts held."""
 
     def experience(self, config: Any) -> Any:
         sizes = {name: getattr(config, name) for name in ("num_envs", "num_steps", "batch_size")}
         return buffers.Rollout(**sizes)
 
-    def update(
-        self, state: State, batch: Any, key: Any, step: Any, config: Any
-    ) -> tuple[State, dict]:
-        """Remember the times [T, E] of a rollout."""
+    def update(self, state: State, batch: Any, key: Any, step: Any, config: Any) -> Any:
         flat = jax.tree.map(lambda x: x.reshape(config.batch_size, *x.shape[2:]), batch)
         new, metrics = super().update(state, flat, key, step, config)
         times = flat.next_observation[:, 0]
@@ -172,28 +154,18 @@ class HostedCounter:
         self.returns += reward
         ended = self.time >= self.limit
         observation = np.where(ended[:, None], np.float32(0), following)
-        step: Any = (
-            observation,
-            following,
-            reward,
-            np.zeros_like(ended),
-            ended,
-            self.returns.copy(),
-            self.time.copy(),
-        )
+        step: Any = (observation, following, reward, np.zeros_like(ended), ended)
+        step = Step(*step, self.returns.copy(), self.time.copy())
         self.time[ended], self.returns[ended] = 0, 0
-        return Step(*step)
+        return step
 
 
 def dataset(rows: int = ROWS) -> Transition:
     """Transitions whose fields all tell their row's number, from 1 on."""
-    number = np.arange(1, rows + 1, dtype=np.float32)
-    flags = np.zeros(rows, np.bool_)
+    number: Any = np.arange(1, rows + 1, dtype=np.float32)
+    flags: Any = np.zeros(rows, bool)
     observation = np.stack([number, -number], axis=1)
-    fields: dict[str, Any] = dict(
-        observation=observation, action=number[:, None], reward=number, terminated=flags
-    )
-    return Transition(**fields, truncated=flags, next_observation=observation + 0.5)
+    return Transition(observation, number[:, None], number, flags, flags, observation + 0.5)
 
 
 def recorded(
@@ -206,19 +178,11 @@ def recorded(
     if discrete:
         action = generator.integers(0, 2, ROWS).astype(np.int32)
     reward, ends = -generator.random(ROWS).astype(np.float32), np.arange(ROWS) % 10 == 9
-    fields: Any = (
-        observation[:-1],
-        action,
-        reward,
-        np.zeros(ROWS, np.bool_),
-        ends,
-        observation[1:],
-    )
+    fields: Any = (observation[:-1], action, reward, np.zeros(ROWS, bool), ends, observation[1:])
     return datasets.OfflineDataset("recorded.npz", Transition(*fields), env, None, None, {})
 
 
 def settings(num_learners: int, **changes: Any) -> Any:
-    """A Fake's Config for P learners."""
     return configuration.stack(Config(**changes), num_learners)
 
 
@@ -229,19 +193,16 @@ def driven(
     environment: Any = None,
     **changes: Any,
 ) -> CompiledDriver:
-    """A driver after some iterations."""
-    config = settings(len(seeds), **changes)
     environment = AutoReset(environment or Counter())
-    driver = CompiledDriver(
-        Learner(module or Fake(), environment.spec, len(seeds)), environment, config
-    )
+    learner = Learner(module or Fake(), environment.spec, len(seeds))
+    driver = CompiledDriver(learner, environment, settings(len(seeds), **changes))
     driver.start(seeds)
     driver.advance(iterations)
     return driver
 
 
 def one(tree: Any, index: int) -> Any:
-    """One learner's part of what has the axis P."""
+    """One of the P learners."""
     return jax.tree.map(lambda x: np.asarray(x[index]), tree)
 
 

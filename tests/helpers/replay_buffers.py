@@ -17,7 +17,6 @@ DISCOUNT = np.array([0.9, 0.5], np.float32)  # of each learner
 
 
 def keys(seed: int = 0) -> jax.Array:
-    """A key for each learner."""
     return jax.random.split(jax.random.key(seed), LEARNERS)
 
 
@@ -28,7 +27,7 @@ sample = jax.jit(lambda declared, buffer, data, keys: declared.sample(buffer, da
 
 
 def transitions(numbers: Any) -> Transition:
-    """Transitions [P, E] that can be told apart in every field by their numbers [P, E]."""
+    """[P, E], told apart in every field by their numbers [P, E]."""
     number = np.asarray(numbers, np.float32)
     parts: Any = {
         "observation": np.stack([number, -number], axis=-1),
@@ -118,7 +117,6 @@ def of_episodes(rows: list[list[Row]], slots: int, timed: bool = True) -> Replay
         )
 
     replay = create(at(0), slots * number)
-    # What is not yet written would be found out.
     replay = replay.replace(
         data=jax.tree.map(
             lambda x: x if x.dtype == bool else jnp.asarray(np.full(x.shape, 77, x.dtype)),
@@ -132,7 +130,6 @@ def of_episodes(rows: list[list[Row]], slots: int, timed: bool = True) -> Replay
 
 
 def drawn(batch: Transition) -> list[tuple[int, Transition]]:
-    """Each row of a batch, with its learner."""
     flat = jax.tree.map(lambda x: np.asarray(x).reshape(LEARNERS, -1, *x.shape[3:]), batch)
     return [
         (learner, jax.tree.map(lambda x, at=(learner, i): x[at], flat))

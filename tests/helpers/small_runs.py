@@ -50,7 +50,6 @@ EVERY: dict[str, Any] = {
 
 
 def small(agent: str) -> dict[str, Any]:
-    """Hyperparameters for a run of seconds."""
     if agent == "r2d2":
         return SEQUENCES
     if agent in ("stream_q", "stream_sarsa"):
@@ -81,7 +80,6 @@ def train(
     config: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Path:
-    """A run of seconds."""
     return run.train(
         agent, env, steps, config=small(agent) | (config or {}), out=out, **(EVERY | settings)
     )
@@ -112,7 +110,6 @@ trained = once(train)
 
 
 def command(*arguments: Any, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The command line in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "rljax", *map(str, arguments)],
         capture_output=True,
@@ -147,7 +144,7 @@ def _plain(leaf: Any) -> np.ndarray:
 
 
 def lines(out: Path) -> list[dict[str, Any]]:
-    """Metrics and evaluations, without what depends on the clock."""
+    """Without what depends on the clock."""
     written = records.read(out, "metrics") + records.read(out, "evaluations")
     clock = ("wall_seconds", "steps_per_second")
     return [{name: value for name, value in line.items() if name not in clock} for line in written]

@@ -1,4 +1,4 @@
-"""Layers in float64 NumPy, and networks whose parameters NumPy draws."""
+"""Layers in float64 NumPy."""
 
 from __future__ import annotations
 
@@ -15,28 +15,25 @@ apply = jax.jit(lambda network, *inputs: network(*inputs))
 
 
 def drawn(module: Any, *inputs: Any, std: float = 0.4) -> networks.Network:
-    """A network with random parameters. Drawing them in JAX takes seconds to compile."""
+    """Drawing them in JAX takes seconds to compile."""
     return redrawn(jax.eval_shape(lambda: networks.create(module, jax.random.key(0), *inputs)), std)
 
 
 def redrawn(shapes: Any, std: float) -> Any:
-    """Normal numbers in arrays of these shapes."""
+    """Normal numbers of these shapes."""
     generator = np.random.default_rng(0)
     return jax.tree.map(lambda x: jnp.asarray(generator.normal(0, std, x.shape), x.dtype), shapes)
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
-    """Standard normal numbers in float32."""
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def doubles(tree: Any) -> Any:
-    """The arrays of a pytree in float64."""
     return jax.tree.map(lambda x: np.asarray(x, np.float64), tree)
 
 
 def dense(x: np.ndarray, p: Any) -> np.ndarray:
-    """A dense layer."""
     return x @ p["kernel"] + p["bias"]
 
 
@@ -69,6 +66,6 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 def assert_close(actual: Any, expected: Any, rtol: float = 1e-5, atol: float = 1e-6) -> None:
-    """Two pytrees agree but for the rounding of float32."""
+    """Two pytrees agree but for float32's rounding."""
     close = functools.partial(np.testing.assert_allclose, rtol=rtol, atol=atol)
     jax.tree.map(close, actual, expected)

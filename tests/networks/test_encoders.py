@@ -36,7 +36,6 @@ MIXED = EnvSpec(
 
 
 def example(spec: EnvSpec, *leading: int) -> Any:
-    """Observations of random numbers, and masks that allow everything."""
     generator = np.random.default_rng(0)
 
     def draw(x: Any) -> Any:

@@ -36,7 +36,7 @@ def test_a_subset_is_drawn_anew_for_each_key_and_serves_the_batch() -> None:
 
 
 def test_a_subset_drawn_with_replacement_holds_a_critic_twice_at_times() -> None:
-    """WSRL draws `jax.random.randint(key, (2,), 0, C)`: one time in C both are the same."""
+    """WSRL's `jax.random.randint(key, (2,), 0, C)`: one time in C."""
     keys = jax.random.split(jax.random.key(1), 1_000)
     rows = jax.vmap(lambda key: smallest_of_subset(VALUES, 2, key, with_replacement=True))(keys)
     alone = (np.asarray(rows)[:, None] == np.asarray(VALUES)).all(axis=-1).any(axis=-1)
@@ -69,7 +69,7 @@ def test_a_subset_of_other_sizes_is_refused(number: int) -> None:
 
 @pytest.mark.parametrize("shape", [(3,), (6, 7, 2)])
 def test_members_and_slopes_are_each_members_alone(shape: tuple[int, ...]) -> None:
-    """Of vectors and of pictures, whose encoder is shared."""
+    """Of vectors, and of pictures with a shared encoder."""
     dtype = "float32" if len(shape) == 1 else "uint8"
     spec = EnvSpec("test/Example-v0", shape, 2, observation_dtype=dtype)
     module = encoders.encoded(spec, encoders.EncoderSettings("small"), networks.Ensemble(3, (4,)))

@@ -28,7 +28,7 @@ HEADS: dict[str, heads.Head] = {
 def projection(
     outputs: np.ndarray, reward: np.ndarray, discount: np.ndarray, *support: Any
 ) -> np.ndarray:
-    """[Bellemare et al., algorithm 1]: each atom's probability goes to its two neighbours."""
+    """[Bellemare et al., algorithm 1]."""
     atoms, low, high = support
     width, result = (high - low) / (atoms - 1), np.zeros(outputs.shape)
     for row, p in enumerate(softmax(doubles(outputs))):
@@ -58,7 +58,7 @@ def quantile_loss(theta: np.ndarray, target: np.ndarray, kappa: float) -> np.nda
 
 
 def inputs(features: int) -> tuple[np.ndarray, ...]:
-    """Outputs, next outputs [B, K], rewards and discounts [B]; some leave the support."""
+    """Outputs, next outputs [B, K], rewards and discounts [B]."""
     outputs, following = normal(2, 9, features)
     reward = np.array([0.0, 1.0, -0.3, 5.0, -4.0, 0.5, 0.25, -1.0, 2.0], np.float32)
     discount = np.array([1.0, 0.9, 0.99, 0.9, 0.5, 0.0, 0.0, 0.7, 0.0], np.float32)
@@ -191,7 +191,7 @@ def hl_gauss(values: np.ndarray, low: float, high: float, number: int) -> np.nda
 
 @pytest.mark.parametrize(("low", "high"), [ENDS, (-1e4, 1e-3), (1e5, 1.1e5)])
 def test_hl_gauss_spreads_a_value_as_the_paper_does(low: float, high: float) -> None:
-    """Tails too: in float32 the difference of two numbers near 1 would be 0 or 6e-8."""
+    """Tails too, where a difference in float32 would be 0 or 6e-8."""
     values = np.linspace(low - 0.3 * (high - low), high + 0.3 * (high - low), 57).astype(np.float32)
     target = np.asarray(jax.jit(heads.HLGauss(BINS, low, high).encode)(values))
     expected = hl_gauss(doubles(values), low, high, BINS)
@@ -278,7 +278,7 @@ def recorded(rows: int = 60) -> Transition:
 
 
 def returns_of(data: Transition, discount: float, scale: float) -> np.ndarray:
-    """The discounted returns [N], backwards; cut trajectories go on with their mean reward."""
+    """[N], backwards; cut trajectories go on with their mean reward."""
     reward, result = scale * doubles(data.reward), np.zeros(len(data.reward))
     ends = np.flatnonzero(data.terminated | data.truncated)
     start = 0

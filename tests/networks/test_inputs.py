@@ -21,7 +21,6 @@ FIRST = jnp.zeros(6, bool)
 
 
 def transition(observation: Any, next_observation: Any, **extras: Any) -> Transition:
-    """Transitions with these observations [..., 3]."""
     shape = np.shape(observation)[:-1]
     flags: Any = jnp.zeros(shape, bool)
     return Transition(
@@ -36,7 +35,7 @@ def transition(observation: Any, next_observation: Any, **extras: Any) -> Transi
 
 
 def scores(counted: np.ndarray, observation: Any) -> np.ndarray:
-    """(x - mean) / std over the counted rows, within +-10."""
+    """Within +-10."""
     rows = doubles(counted)
     return np.clip((doubles(observation) - rows.mean(axis=0)) / rows.std(axis=0), -10.0, 10.0)
 

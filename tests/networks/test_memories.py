@@ -55,13 +55,13 @@ X, NEXT = normal(STEPS, ENVS, SIZE), normal(STEPS, ENVS, SIZE, seed=2)
 
 
 def fresh(kind: str, *leading: int) -> Any:
-    """Memories where episodes begin."""
+    """Where episodes begin."""
     memory = memories.initial(settings(kind))
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (*leading, *x.shape)), memory)
 
 
 def used(kind: str, network: networks.Network) -> Any:
-    """Memories after some steps of an episode."""
+    """After some steps of an episode."""
     x = normal(4, ENVS, SIZE, seed=3)
     return apply(network, x, np.zeros((4, ENVS), bool), fresh(kind, ENVS))[1]
 
@@ -221,7 +221,7 @@ def test_nothing_crosses_the_beginning_of_an_episode(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["gru", "gtrxl"])
 def test_successors_follow_from_the_next_row_unless_the_step_was_truncated(kind: str) -> None:
     network, memory = drawn(kind), used(kind, drawn(kind))
-    truncated = np.roll(FIRST, -1, axis=0)  # after the last row as well, in the third environment
+    truncated = np.roll(FIRST, -1, axis=0)
     terminated = np.zeros_like(truncated)
     truncated[4, 1], terminated[4, 1] = False, True
     after = np.concatenate([X[1:], NEXT[-1:]])
@@ -304,9 +304,7 @@ def test_the_scale_of_an_lru_starts_as_in_its_paper_and_is_learnt(span: int | No
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gru", "lstm", "lru", "iru"])
 def test_at_the_start_units_forget_within_the_span(kind: str) -> None:
-    """Inputs are switched off: after how many steps 1/e is left is spread evenly from 1 to the
-    span.
-    """
+    """After how many steps 1/e is left is spread evenly from 1 to the span."""
     span, width = 50, 400
     chosen = settings(kind, 1, memory_hidden=(width,), memory_span=span)
     network, _ = memories.create(networks.MLP((), None), chosen, jax.random.key(0), jnp.zeros(SIZE))

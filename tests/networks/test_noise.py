@@ -165,7 +165,7 @@ def test_the_power_falls_as_the_kind_says(kind: Any, slope: float, limit: int) -
     drawn = series(kind, limit)[-limit:]
     power = np.square(np.abs(np.fft.rfft(drawn, axis=0))).mean(axis=(1, 2))[1:-1]
     frequency = np.arange(1, len(power) + 1) / limit
-    edges = np.geomspace(1.0 / limit, 0.5, 9)  # equal weight to each part of the logarithmic axis
+    edges = np.geomspace(1.0 / limit, 0.5, 9)
     parts = [(frequency >= low) & (frequency < high) for low, high in itertools.pairwise(edges)]
     means = [
         [np.log(frequency[part]).mean(), np.log(power[part]).mean()] for part in parts if part.any()

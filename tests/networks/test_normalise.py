@@ -16,7 +16,7 @@ update = jax.jit(normalise.update)
 def chunks(
     sizes: list[int], shape: tuple[int, ...] = (3,), mean: float = 0.0, std: float = 1.0
 ) -> list[np.ndarray]:
-    """Each lies elsewhere: the variance between chunks counts too."""
+    """The variance between chunks counts too."""
     generator = np.random.default_rng(0)
     return [
         generator.normal(mean + 2 * i * std, std, (n, *shape)).astype(np.float32)
@@ -75,7 +75,6 @@ def test_single_samples_neither_drift_nor_vanish(count: float, std: float) -> No
     np.testing.assert_allclose(same.mean, 0.0, atol=1e-5 * std)
     np.testing.assert_allclose(same.variance, std**2, rtol=1e-5)
     doubled = after(before, jnp.float32(2.0))
-    # Share of the old samples.
     gone = (count / (count + 1e6)) if count < 2**24 else (1 - 2.0**-24) ** 1e6
     np.testing.assert_allclose(doubled.variance, std**2 * (gone + 4 * (1 - gone)), rtol=1e-4)
 
@@ -101,12 +100,15 @@ def test_one_more_chunk_after_ten_million_is_not_lost() -> None:
     before = normalise.Statistics(jnp.array(count), jnp.array([mean]), jnp.array([variance]))
     (part,) = chunks([1000], (1,), mean=500.0)
     after = normalise.update(before, jnp.asarray(part))
-    samples = doubles(part)[:, 0]
-    total = count + 1000
-    expected = (count * mean + samples.sum()) / total
-    second = (count * (variance + mean**2) + np.square(samples).sum()) / total
-    np.testing.assert_allclose(after.mean[0], expected, rtol=1e-6)
-    np.testing.assert_allclose(after.variance[0], second - expected**2, rtol=1e-5)
+    first, second = (
+        (count * old + new) / (count + 1000)
+        for old, new in (
+            (mean, doubles(part).sum()),
+            (variance + mean**2, (doubles(part) ** 2).sum()),
+        )
+    )
+    np.testing.assert_allclose(after.mean[0], first, rtol=1e-6)
+    np.testing.assert_allclose(after.variance[0], second - first**2, rtol=1e-5)
 
 
 @pytest.mark.slow_after(1)
@@ -114,7 +116,6 @@ def test_one_more_chunk_after_ten_million_is_not_lost() -> None:
 def test_a_stream_is_as_exact_after_ten_million_samples(mean: float, std: float) -> None:
     number, block = 10_000_000, 1_000
     samples = np.random.default_rng(0).normal(mean, std, size=block).astype(np.float32)
-    # Later samples lie elsewhere.
     drift = np.linspace(0.0, 2.0 * std, number // block, dtype=np.float32)
 
     @jax.jit

@@ -101,10 +101,7 @@ def recall(params: dict[str, Any], o: np.ndarray, compute: int) -> np.ndarray:
 
 
 def convolved(params: dict[str, Any], name: str, pictures: np.ndarray, edge: Any) -> np.ndarray:
-    """A 3x3 convolution cell by cell, with zeros outside.
-
-    `edge` [H, W, 9], if there is one, marks cells outside the picture.
-    """
+    """A 3x3 convolution, with zeros outside; `edge` [H, W, 9] marks these."""
     result = []
     padded = np.pad(pictures, ((0, 0), (1, 1), (1, 1), (0, 0)))
     for row, column in np.ndindex(pictures.shape[1:3]):
@@ -116,9 +113,7 @@ def convolved(params: dict[str, Any], name: str, pictures: np.ndarray, edge: Any
 
 
 def drc(params: dict[str, Any], o: np.ndarray, compute: int) -> np.ndarray:
-    """Guez et al., arXiv:1901.03559, section 2.2, on pictures [2, 3],
-    with their two channels one after the other.
-    """
+    """Guez et al., arXiv:1901.03559, section 2.2, on pictures [2, 3] with two channels."""
     pictures = o.reshape(len(o), 2, 2, 3).transpose(0, 2, 3, 1)
     e = silu(convolved(params, "encoder", pictures, None))
     outside = np.ones((4, 5))
@@ -290,7 +285,7 @@ def test_memory_of_gradients_grows_with_the_square_root_of_steps() -> None:
 
 
 def cost_of(config: ppo.Config) -> dict[str, Any]:
-    """The cost of an action of PPO, which sees observations as they are."""
+    """Of PPO, which sees observations as they are."""
     stacked = jax.tree.map(lambda x: jnp.asarray(x)[None], config)
     create = jax.vmap(lambda key, config: agent_state.create(ppo, key, SPEC, config, Raw()))
     state = jax.eval_shape(create, jax.random.split(jax.random.key(0), 1), stacked)
@@ -382,12 +377,8 @@ def test_acting_with_other_steps_and_with_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.learn
-def test_settings_that_are_not_declared_for_acting_are_refused(tmp_path: Path) -> None:
+def test_a_run_says_what_an_action_costs(tmp_path: Path) -> None:
     out = small_runs.train("sac", "rljax/Pendulum", 200, tmp_path / "run")
-    for name in ("compute", "hidden"):
-        message = rf"^--config\.{name} cannot change once agent 'sac' is trained\. .*: none\.$"
-        with pytest.raises(ValueError, match=message):
-            evaluate.evaluate_run(out, config={name: 3})
     described = records.read_config(out)
     assert described["parameters"] == 3 * 16 + 16 + 16 * 16 + 16 + 16 * 2 + 2
     assert described["flops_per_action"] > 2 * (3 * 16 + 16 * 16 + 16 * 2)

@@ -101,7 +101,6 @@ def members(**changed: bytes) -> dict[str, bytes]:
 
 
 def described(**facts: Any) -> dict[str, Any]:
-    """The metadata of our own layout, with other facts."""
     ours = {"format": "rljax dataset 1", "name": "a", "env": None, "reference": None}
     return metadata(json.dumps(ours | facts))
 
@@ -170,7 +169,7 @@ SIDE_FILES = {
 
 
 def imitation() -> dict[str, Any]:
-    """Trajectories of 5, 4 and 6 steps in the imitation library's layout, with objects as infos."""
+    """Trajectories of 5, 4 and 6 steps, with objects as infos."""
     generator = np.random.default_rng(0)
     return {
         "obs": generator.normal(size=(18, 3)).astype(np.float32),
@@ -232,7 +231,7 @@ def test_a_hostile_archive_has_one_error(
 
 
 def with_links(path: Path, change: Callable[[h5py.File], Any]) -> None:
-    """A file whose rewards `change` adds, beside a file with all arrays."""
+    """Beside a file with all arrays."""
     hdf5(path.with_name("secret.h5"), WHOLE)
     path.with_name("secret.raw").write_bytes(WHOLE["rewards"].tobytes())
     hdf5(path, without(WHOLE, "rewards"))
@@ -264,7 +263,7 @@ def virtual(file: h5py.File) -> None:
 
 
 def by_plugin(file: h5py.File) -> None:
-    """The filter's name is changed in the bytes: h5py writes with those that it has."""
+    """Under another name: h5py writes with the filters that it has."""
     file.create_dataset("rewards", data=WHOLE["rewards"], chunks=(15,), compression="lzf")
 
 

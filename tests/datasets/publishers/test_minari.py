@@ -35,7 +35,6 @@ MULTI = {"type": "MultiDiscrete", "nvec": [2, 2]}
 
 
 def write(folder: Path, identity: str, episodes: list[dict[str, Any]], **metadata: Any) -> Path:
-    """A dataset in the layout of Minari's HDF5 storage."""
     home = folder / "minari" / identity
     (home / "data").mkdir(parents=True)
     described: dict[str, Any] = {
@@ -83,7 +82,6 @@ def test_every_row_is_kept_with_its_successor(tmp_path: Path) -> None:
     dataset = read(tmp_path, episodes, "mujoco/hopper/medium-v0", **references)
     t = dataset.transitions
 
-    # By number: episode_10 comes behind episode_9.
     def joined(key: str, rows: slice = slice(None)) -> np.ndarray:
         return np.concatenate([each[key][rows] for each in episodes])
 
@@ -226,7 +224,6 @@ def test_actions_must_be_of_their_space(
 
 
 def described(space: Any) -> dict[str, Any]:
-    """A space as Minari writes it."""
     kind = type(space).__name__
     if kind == "Dict":
         parts = {name: described(part) for name, part in space.spaces.items()}
@@ -240,7 +237,6 @@ def described(space: Any) -> dict[str, Any]:
 
 
 def nested(tree: Any, key: str = "observations") -> dict[str, Any]:
-    """The arrays of nested dictionaries, by their paths."""
     if not isinstance(tree, dict):
         return {key: tree}
     parts = [nested(part, f"{key}/{name}") for name, part in tree.items()]
@@ -258,7 +254,7 @@ PAIRS = [
 def test_observations_and_actions_are_those_that_agents_see(
     tmp_path: Path, shows: str, takes: str
 ) -> None:
-    """Episodes are read as the environment's adapter shows them."""
+    """As the environment's adapter shows them."""
     environment = every_space.Panels(shows, takes)
     environment.action_space.seed(0)
     episodes, before, after, actions = [], [], [], []
@@ -325,7 +321,7 @@ def test_any_spaces_are_written_and_read_back(
 
 
 def test_costs_in_infos_are_signals(tmp_path: Path) -> None:
-    """With the reset's info first, as Minari's collector writes them, and without."""
+    """With the reset's info first, and without."""
     costs = np.arange(6, dtype=np.float64)
     for name, lengths in {"first-v0": (0, 0), "mixed-v0": (0, 1)}.items():
         values = [

@@ -12,6 +12,7 @@ import pytest
 from rljax import datasets, envs
 from rljax.cli import data
 from rljax.datasets.recording import scripted_experts
+from tests.datasets.files import findings
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*Box (low|high)'s precision:UserWarning")
 NAME = "ogbench/cube-single-play-v0"
@@ -61,7 +62,7 @@ def test_it_is_found_by_its_name_with_its_origin(recorded: Path) -> None:
     assert dataset.num == 2 * LENGTH
     assert dataset.provenance["url"] is None
     assert dataset.provenance["recorded"]["seed"] == 3
-    assert not [finding for finding in datasets.check(dataset) if finding.severity == "error"]
+    assert not findings(dataset, "error")
 
 
 def test_it_is_found_by_its_path(recorded: Path) -> None:

@@ -32,8 +32,6 @@ def moved(rows: int, gain: float, seed: int) -> datasets.OfflineDataset:
 
 @dataclasses.dataclass
 class Known:
-    """A model that is a function."""
-
     function: Any
     outputs: Any = None
 
@@ -92,7 +90,7 @@ def test_actions_become_those_of_the_target() -> None:
 
 @pytest.mark.slow
 def test_errors_are_of_rows_that_were_not_learnt_from() -> None:
-    """Of noise nothing can be learnt: the error on new rows is that of the mean."""
+    """The error of noise is that of the mean."""
     generator = np.random.default_rng(0)
     inputs, outputs = generator.normal(size=(2, 400, 3))
     assert regression.fit(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 
-from rljax import cli, envs
+from rljax import envs
 from rljax.envs.host import atari
 
 
@@ -58,11 +57,12 @@ def test_observations_are_those_of_a_console_driven_by_hand() -> None:
     for _ in range(int(made.unwrapped.np_random.integers(1, 31))):
         made.step(0)
     pictures = []
-    for action in (1, 2, *played[:, 0]):  # a life begins with FIRE
+    for action in (1, 2, *played[:, 0]):
         frames = [made.step(int(action))[0] for _ in range(4)]
         pictures.append(np.rint(averaged(np.maximum(frames[2], frames[3]))))
         if len(pictures) == 2:  # the first observation shows the present alone
             pictures = [pictures[1]] * 4
+    assert {observation.dtype for observation in ours} == {np.dtype(np.uint8)}
     for time, observation in enumerate(ours):
         theirs = np.stack(pictures[time : time + 4], axis=-1)
         assert np.abs(observation[0] - theirs).max() <= 1, f"at {time}"  # a half rounds either way
@@ -177,18 +177,3 @@ def test_says_nothing_of_its_own() -> None:
     code = "from rljax import envs; envs.make_hosted('atari/Pong', 1).reset([0])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout + done.stderr == ""
-
-
-@pytest.mark.learn
-def test_a_stream_plays_and_is_evaluated_on_games(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = (
-        "train stream_q --env atari/Breakout --steps 60 --eval-every 60 --eval-episodes 1 "
-        "--quiet --out"
-    )
-    assert cli.main([*command.split(), str(tmp_path / "run")]) in (0, None)
-    assert (
-        "atari-games/Breakout"
-        in (tmp_path / "run" / "config.json").read_text() + capsys.readouterr().out
-    )

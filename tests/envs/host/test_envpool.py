@@ -34,7 +34,7 @@ def test_games_show_stacks_of_pictures() -> None:
 
 
 def test_lives_are_episodes_of_one_game(monkeypatch: pytest.MonkeyPatch) -> None:
-    """EnvPool counts the lives itself: an episode begins with those that the last one left."""
+    """An episode begins with the lives that the last one left."""
     games = envs.make_hosted("envpool-lives/Breakout-v5", 2)
     step, counts = games.vector_env.step, np.zeros(2)
 

@@ -32,12 +32,12 @@ assert picture.std() > 5
 
 
 def played(hosted: Hosted, seeds: list[int], steps: int) -> list[tuple[np.ndarray, ...]]:
-    """What environments 0 and 1 return for the same actions; all others get other actions."""
+    """What environments 0 and 1 return; all others get other actions."""
     rng = np.random.default_rng(0)
     rows = [(hosted.reset(seeds)[:2],)]
     for index in range(steps):
         action = rng.uniform(-1, 1, (2, 5)).astype(np.float32)
-        action[:, 2] -= float(index % 40 > 20)  # down to the table
+        action[:, 2] -= float(index % 40 > 20)
         others = -action[np.zeros(hosted.num_envs - 2, np.int64)]
         step: Any = hosted.step(np.concatenate([action, others]))
         rows.append(

@@ -21,7 +21,7 @@ def test_pictures():
     hosted = make_hosted("Walk-v0", 2, render_mode="rgb_array")
     hosted.reset([0, 1])
     picture = hosted.render()
-    assert (picture.shape, picture.dtype) == ((4, 6, 3), np.uint8)
+    assert (picture.shape, picture.dtype, hosted.frames_per_second) == ((4, 6, 3), np.uint8, 7)
     with pytest.raises(
         ValueError, match="'Walk-v0' was made with render_mode=None, pictures need 'rgb_array'"
     ):

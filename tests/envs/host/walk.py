@@ -25,7 +25,7 @@ BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
 
 class Walk(gymnasium.Env):
-    """Its episodes end at random, and then report success or failure."""
+    """Its episodes end at random, with success or failure."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 7}  # noqa: RUF012
 
@@ -66,7 +66,7 @@ class Walk(gymnasium.Env):
 
 
 class Batch(gymnasium.vector.VectorEnv):
-    """Walks as a user's own vector environment, with the least that the interface asks for."""
+    """A user's own vector environment, with the least that the interface asks for."""
 
     def __init__(
         self, mode: AutoresetMode | None, behaviour: AutoresetMode, honours_mask: bool = True
@@ -110,7 +110,7 @@ def actions_for(hosted: Hosted, steps: int) -> np.ndarray:
 
 
 def roll(hosted: Hosted, actions: np.ndarray) -> dict[str, np.ndarray]:
-    """Steps stacked over time [T, N, ...], and `success` after each step."""
+    """Steps stacked over time [T, N, ...], and `success`."""
     steps = [(hosted.step(action), hosted.success.copy()) for action in actions]
     record = {name: np.stack([getattr(step, name) for step, _ in steps]) for name in FIELDS}
     return record | {"success": np.stack([success for _, success in steps])}

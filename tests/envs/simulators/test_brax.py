@@ -86,7 +86,7 @@ def test_making_one_is_quiet(tmp_path, monkeypatch, capfd):
         warnings.simplefilter("error")
         adapter.make("brax/halfcheetah")
     assert capfd.readouterr() == ("", "")
-    assert list(tmp_path.iterdir()) == []  # MuJoCo would log its warnings there
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_unknown_name_suggests_the_nearest():

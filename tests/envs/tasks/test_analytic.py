@@ -11,6 +11,7 @@ import pytest
 
 from rljax import envs
 from rljax.envs.tasks import analytic
+from tests.envs.test_conformance import assert_conforms, rolled
 
 NAMES = list(analytic.ENVIRONMENTS)
 PROBES = [name for name in NAMES if name not in ("rljax/Pendulum", "rljax/RandomWalk")]
@@ -23,56 +24,9 @@ GRIDS = [
 DISCOUNT = 0.9
 
 
-def bounds_and_random_actions(spec, number=8):
-    """Actions [number + 2, ...]: both bounds, then random ones."""
-    key = jax.random.key(7)
-    if spec.discrete:
-        drawn = jax.random.randint(key, (number,), 0, spec.action_size)
-        return jnp.concatenate([jnp.array([0, spec.action_size - 1]), drawn]).astype(jnp.int32)
-    drawn = jax.random.uniform(key, (number, spec.action_size), minval=-1, maxval=1)
-    return jnp.concatenate([jnp.array([[-1.0], [1.0]]) * jnp.ones((2, spec.action_size)), drawn])
-
-
-def check_environment(environment: Any) -> None:
-    """None of our tasks truncates episodes by itself."""
-    spec, params = environment.spec, environment.params
-    actions = bounds_and_random_actions(spec)
-    assert actions.dtype == spec.action_dtype
-    assert actions.shape[1:] == spec.action_shape
-
-    @jax.jit
-    def play(key):
-        observation, state = environment.reset(key, params)
-
-        def body(state, action):
-            observation, state, reward, terminated, truncated, _ = environment.step(
-                key, state, action, params
-            )
-            return state, (observation, reward, terminated, truncated)
-
-        # A scan demands that the state keeps its structure, shapes and dtypes.
-        return observation, *jax.lax.scan(body, state, actions)[1]
-
-    played = play(jax.random.key(3))
-    jax.tree.map(np.testing.assert_array_equal, played, play(jax.random.key(3)))
-    first, observation, reward, terminated, truncated = played
-    steps = len(actions)
-    assert first.shape == spec.observation_shape
-    assert observation.shape == (steps, *spec.observation_shape)
-    assert reward.shape == terminated.shape == truncated.shape == (steps,)
-    assert first.dtype == observation.dtype == reward.dtype == jnp.float32
-    assert terminated.dtype == truncated.dtype == jnp.bool_
-    assert np.isfinite(first).all()
-    assert np.isfinite(observation).all()
-    assert np.isfinite(reward).all()
-    assert not truncated.any()  # the time limit is kept by AutoReset
-
-
 @pytest.mark.parametrize("name", [*NAMES, *GRIDS])
 def test_conformance(name):
-    environment = envs.make(name)
-    assert environment.spec.name == name
-    check_environment(environment.environment)
+    assert_conforms(envs.make(name).spec, rolled(name, (3, 7), 10))
 
 
 def test_only_endless_tasks_have_a_limit():
@@ -123,9 +77,8 @@ def test_values_of_the_random_walk_are_the_mean_of_its_neighbours():
 @pytest.mark.parametrize("name", ["Action", "Both", "Follow", "Memory"])
 def test_no_sequence_of_actions_beats_the_value(name):
     environment: Any = envs.make(f"rljax/{name}-discrete").environment
-    sequences = jnp.array(
-        list(itertools.product(range(len(analytic.GRID)), repeat=environment.steps))
-    )
+    choices = range(len(analytic.GRID))
+    sequences = jnp.array(list(itertools.product(choices, repeat=environment.steps)))
 
     def discounted(key, sequence):
         _, state = environment.reset(key, None)
@@ -136,52 +89,10 @@ def test_no_sequence_of_actions_beats_the_value(name):
         return total
 
     keys = jax.random.split(jax.random.key(0), 8)
-    returns = jax.jit(jax.vmap(jax.vmap(discounted, in_axes=(None, 0)), in_axes=(0, None)))(
-        keys, sequences
-    )
+    of_all = jax.vmap(discounted, in_axes=(None, 0))
+    returns = jax.jit(jax.vmap(of_all, in_axes=(0, None)))(keys, sequences)
     first = jax.vmap(lambda key: environment.reset(key, None)[0])(keys)
     np.testing.assert_allclose(returns.max(axis=1), environment.value(first, DISCOUNT), atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("name", "observation", "value"),
-    [  # by hand, discount 0.9
-        ("rljax/Constant", [0.0], 1.0),
-        ("rljax/Delay", [0.0], 0.9),
-        ("rljax/Delay", [1.0], 1.0),
-        ("rljax/Endless", [0.0], 10.0),
-        ("rljax/Finite", [0.0], 1 + 0.9 + 0.81 + 0.729 + 0.6561),
-        ("rljax/Finite", [0.8], 1.0),
-        ("rljax/Observation", [-1.0], -1.0),
-        ("rljax/Action", [0.0], 0.0),
-        ("rljax/Both", [-1.0], 1.0),
-        ("rljax/Follow", [1.0], 0.0),
-        ("rljax/Memory", [0.0, 0.0], 0.9),
-        ("rljax/Memory", [1.0, 1.0], 0.75),
-    ],
-)
-def test_values_by_hand(name, observation, value):
-    environment: Any = envs.make(name).environment
-    np.testing.assert_allclose(environment.value(np.array(observation), 0.9), value, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("name", "observation", "continuous", "discrete"),
-    [
-        ("rljax/Action", [0.0], 0.5, 3),
-        ("rljax/Both", [-1.0], -1.0, 0),
-        ("rljax/Both", [1.0], 1.0, 4),
-        ("rljax/Follow", [-1.0], -0.5, 1),
-        ("rljax/Follow", [1.0], 0.5, 3),
-        ("rljax/Memory", [0.0, 0.0], 0.5, 3),
-    ],
-)
-def test_optimal_actions_by_hand(name, observation, continuous, discrete):
-    observation = np.array([observation, observation])  # batched
-    plain: Any = envs.make(name).environment
-    twin: Any = envs.make(f"{name}-discrete").environment
-    np.testing.assert_allclose(plain.optimal_action(observation), [[continuous]] * 2)
-    np.testing.assert_array_equal(twin.optimal_action(observation), [discrete] * 2)
 
 
 @pytest.mark.parametrize("name", ["rljax/Observation", "rljax/Both", "rljax/Follow"])

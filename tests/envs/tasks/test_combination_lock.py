@@ -74,7 +74,7 @@ def test_observations_hold_place_and_time_under_noise(horizon: int) -> None:
 
 @pytest.mark.parametrize("lock", [LOCK, NUMBERS], ids=["discrete", "numbers"])
 def test_values_are_those_of_the_best_plan(lock: CombinationLock) -> None:
-    """Of all plans of when to be right, as probably as possible, and when to take the decoy."""
+    """Of all plans of when to be right, and when to take the decoy."""
     sure = 1.0 if lock.spec.discrete else np.exp(10.0) / (np.exp(10.0) + 9.0)
     for discount, first in itertools.product((1.0, 0.9), (0, 2, 5)):
         best = 0.0
@@ -99,7 +99,7 @@ def test_those_who_know_reach_the_optimum() -> None:
     np.testing.assert_array_equal(
         np.asarray(rows.terminated).reshape(-1, 6), [[False] * 5 + [True]] * 4_000
     )
-    rows = shown(jax.random.key(0), 4_000, 1 / 6)  # one action in 6 is uniform, and seldom right
+    rows = shown(jax.random.key(0), 4_000, 1 / 6)
     assert 0.2 < (rows.reward == 1).sum() / 4_000 < 0.6
     uniform = ~(np.abs(np.asarray(rows.action)) == 1).all(axis=-1)
     assert uniform.mean() == pytest.approx(1 / 6, abs=0.01)

@@ -54,7 +54,7 @@ def dispatched(instance: str, order: list[int]) -> list[tuple[int, int, int, int
 
 
 def played(environment: JobShop, order: Any) -> tuple[Any, Any, Any]:
-    """Observations, states and the other results of the steps [T, ...]."""
+    """Observations, states and other results [T, ...]."""
 
     def body(state: Any, job: Any) -> Any:
         observation, state, *others = environment.step(jax.random.key(0), state, job, None)
@@ -68,7 +68,6 @@ def played(environment: JobShop, order: Any) -> tuple[Any, Any, Any]:
 
 
 def random_order(instance: str, forbidden: int = 0) -> list[int]:
-    """The jobs of all operations, with some actions of any jobs between them."""
     jobs, operations, _ = LOADS[instance]
     random = np.random.default_rng(3)
     order = np.concatenate(
@@ -115,7 +114,6 @@ def test_schedules_equal_dispatching_in_plain_python(instance: str) -> None:
         bars = dispatched(instance, order[: time + 1])
         spans.append(max(end for *_, end in bars))
         by_job = [[bar for bar in bars if bar[0] == job] for job in range(jobs)]
-        # The latest end of each machine: they only grow.
         ready = {machine: end for _, machine, _, end in bars}
         vector = []
         for job, own in enumerate(by_job):
@@ -133,7 +131,7 @@ def test_schedules_equal_dispatching_in_plain_python(instance: str) -> None:
             (spans[-2] - spans[-1]) / environment.optimum, abs=1e-6
         )
     assert terminated[-1]
-    assert not info["success"].any()  # a random order is not optimal
+    assert not info["success"].any()
 
 
 def test_charts_show_the_schedule() -> None:
@@ -151,22 +149,6 @@ def test_charts_show_the_schedule() -> None:
     assert pictures[0].dtype == np.uint8
     assert not np.array_equal(pictures[0], pictures[1])
     assert "\x1b[48;2;" in environment.text(state, colours=True)
-
-
-@pytest.mark.slow
-def test_episodes_begin_again() -> None:
-    environment = envs.make("rljax/JobShop-ft06")
-    first, state = environment.reset(jax.random.split(jax.random.key(0), 2))
-    step = jax.jit(environment.step)
-    for number, job in enumerate(OPTIMAL["ft06"]):
-        keys = jax.random.split(jax.random.key(number), 2)
-        result, state = step(keys, state, jnp.array([job, 0], jnp.int32))
-    assert result.terminated.tolist() == [True, False]
-    assert result.success is not None
-    assert result.success.tolist() == [True, False]
-    assert result.episode_return[0] == pytest.approx(-1.0, abs=1e-5)
-    assert not result.next_observation[MASK][0].any()
-    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x[0], y[0]), result.observation, first)
 
 
 def test_unknown_instances_are_refused() -> None:

@@ -14,7 +14,7 @@ from rljax.envs.tasks.lights_out import LightsOut
 
 
 def pressed(lights: np.ndarray, cell: int) -> np.ndarray:
-    """The lights [M, N] after one press, cell by cell."""
+    """A cell and its neighbours change."""
     """The lights [M, N] after one press: a cell and its neighbours change."""
     i, j = np.indices(lights.shape)
     row, column = divmod(cell, lights.shape[1])
@@ -41,7 +41,7 @@ def distances(rows: int, columns: int) -> np.ndarray:
 
 
 def boards(environment: LightsOut, observation: Any) -> np.ndarray:
-    """[..., 2, M, N] bool: the lights, and the lights of the goal."""
+    """[..., 2, M, N] bool: the lights, and the goal."""
     observation = np.asarray(observation)
     shape = (2, environment.rows, environment.columns)
     return observation.reshape(*observation.shape[:-1], *shape) > 0
@@ -54,14 +54,13 @@ def made(name: str) -> LightsOut:
 
 
 def problems(environment: LightsOut, number: int) -> tuple[np.ndarray, Any]:
-    """First observations [number, 2 M N], and states."""
     reset = jax.jit(jax.vmap(environment.reset))
     observation, state = reset(jax.random.split(jax.random.key(5), number))
     return np.asarray(observation), state
 
 
 def rolled(environment: LightsOut, actions: np.ndarray) -> tuple[np.ndarray, Any]:
-    """The first observation, and the results of `step` [T, ...], also after an end."""
+    """The first observation, and results [T, ...], also after an end."""
     key = jax.random.key(11)
 
     def body(state: Any, action: Any) -> Any:
@@ -229,10 +228,6 @@ def test_a_problem_whose_presses_cancel_out_ends_with_a_press() -> None:
 def test_what_there_is_not(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         envs.make(f"rljax/LightsOut-{name}")
-
-
-def test_large_sizes_are_refused_for_dense_rewards_only() -> None:
-    assert envs.make("rljax/LightsOut-19x19").spec.action_size == 361
 
 
 @pytest.mark.slow

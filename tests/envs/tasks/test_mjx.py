@@ -16,7 +16,6 @@ tasks = pytest.mark.parametrize("task", mjx.TASKS)
 
 
 def gymnasiums(task: str) -> Any:
-    """Gymnasium's task, without its wrappers."""
     return gymnasium.make(f"{task}-v5").unwrapped
 
 

@@ -55,7 +55,6 @@ def test_recorded_transitions_of_pipeline_replay(recorded: dict[str, np.ndarray]
 
     def body(state: PipelineState, given: Any) -> Any:
         action, target = given
-        # The package's draw, not ours.
         state = state.replace(observation=state.observation.at[1].set(target))
         observation, state, reward, *_ = task.step(jax.random.key(0), state, action)
         return state, (observation, reward)

@@ -48,7 +48,7 @@ def test_multiplier_rests_where_it_is_not_learnt() -> None:
 
 
 def test_gap_by_hand() -> None:
-    """Two critics, N = 1, one row: values of the data's action and of three candidates."""
+    """Two critics, N = 1, one row."""
     samples = Candidates(
         action=jnp.zeros((2, 1, 1)),
         next_action=jnp.zeros((2, 1, 1)),
@@ -78,9 +78,7 @@ def test_best_of_several_actions_is_each_critics_or_the_smallest_ones() -> None:
 
 
 def wsrl_mean_gap(q: np.ndarray, samples: Candidates, drawn: tuple[int, int]) -> float:
-    """`cql_q_diff.mean()` of WSRL's `_get_cql_q_diff` for the critics that it has drawn.
-    Values [C, 1 + 3 N, B]; those of the data's action come first.
-    """
+    """WSRL's `cql_q_diff.mean()` for the critics that it has drawn; values [C, 1 + 3 N, B]."""
     number, size, actions = samples.uniform.shape
     q_samples, q_pred = q[list(drawn), 1:], q[list(drawn), 0]
     random_density = np.full((number, size), np.log(0.5**actions))
@@ -89,7 +87,7 @@ def wsrl_mean_gap(q: np.ndarray, samples: Candidates, drawn: tuple[int, int]) ->
 
 
 def test_with_a_number_of_critics_the_gap_is_the_mean_of_random_ones() -> None:
-    """They are drawn with replacement, as `jax.random.randint` of WSRL draws them."""
+    """As `jax.random.randint` of WSRL draws them."""
     generator = np.random.default_rng(0)
     number, size, critics = 2, 3, 4
 

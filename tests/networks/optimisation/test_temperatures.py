@@ -40,7 +40,7 @@ def test_target_is_a_share_of_the_actions_size(changes: dict[str, Any], target: 
 
 
 def test_targets_of_a_softmax_count_the_allowed_actions() -> None:
-    """The published target log(A / 2), with the allowed actions of each state as A."""
+    """The published target log(A / 2), A of each state."""
     mask = jnp.array([[True] * 4, [True, True, False, False], [False, True, False, False]])
     q = jnp.where(mask, 0.0, -1e9)
     entropies = [np.log(4.0), np.log(2.0), 0.0]

@@ -17,7 +17,7 @@ DISCOUNT, DECAY, KAPPA = 0.99, 0.8, 2.0
 
 
 class Reference:
-    """Algorithms 1 (ObGD) and 3 (adaptive) of arXiv:2410.14606, all parameters as one vector."""
+    """Algorithms 1 (ObGD) and 3 (adaptive) of arXiv:2410.14606."""
 
     def __init__(self, size: int, adaptive: bool, rate: float) -> None:
         self.weights, self.trace, self.moment = np.zeros(size), np.zeros(size), np.zeros(size)
@@ -48,7 +48,7 @@ def split(vectors: Any) -> dict[str, Any]:
 
 @pytest.mark.learn
 @pytest.mark.parametrize("adaptive", [False, True])
-@pytest.mark.parametrize("rate", [1.0, 1e-3])  # bounded at every step; at the smaller errors not
+@pytest.mark.parametrize("rate", [1.0, 1e-3])
 def test_a_thousand_steps_equal_the_paper(adaptive: bool, rate: float) -> None:
     generator, size = np.random.default_rng(0), 40
     optimiser, reference = made(adaptive, rate), Reference(size, adaptive, rate)
@@ -78,7 +78,7 @@ def test_a_thousand_steps_equal_the_paper(adaptive: bool, rate: float) -> None:
 
 
 def overshoot(optimiser: optax.GradientTransformationExtraArgs) -> float:
-    """The largest change of a linear prediction, in multiples of its error."""
+    """The largest change of a prediction, in multiples of its error."""
     generator = np.random.default_rng(1)
     weights, largest = jnp.zeros(20), 0.0
     state, update = optimiser.init(weights), jax.jit(optimiser.update)

@@ -14,7 +14,7 @@ NAME = "rljax.envs.host.robots.neorl2:SafetyHalfCheetah-v0"
 
 
 def stepped(state: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, float]:
-    """The observation and reward after `state` [18], which is positions and velocities."""
+    """The observation and reward after positions and velocities [18]."""
     hosted = envs.make_hosted(NAME, 1)
     hosted.reset([0])
     simulator: Any = hosted.vector_env
