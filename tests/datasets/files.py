@@ -1,4 +1,4 @@
-"""Files in D4RL's layout with every kind of end, and real ones where they are."""
+"""Files in D4RL's layout, and real ones."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def walks(path: Path, number: int = 200, length: int = 50) -> Path:
             after = moved(position, action.astype(np.float32))
             rows.append((position, action, 0.0, False, time == length - 1, after))
             position = after
-    columns: Any = [np.array(column) for column in zip(*rows, strict=True)]
+    columns = [np.array(column) for column in zip(*rows, strict=True)]
     columns = [x if x.dtype == bool else x.astype(np.float32) for x in columns]
     bounds = (-np.ones(2, np.float32), np.ones(2, np.float32))
     name = f"{__name__}:Field-v0"

@@ -1,4 +1,4 @@
-"""An obstacle with a way round on either side, and data of both: their mean runs into it."""
+"""An obstacle with a way round on either side: their mean runs into it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def passages(path: Path, episodes: int = 400) -> Path:
                 (position, action, 1.0 * arrived - 1.0 * crashed, terminated, False, successor)
             )
             position = successor
-    columns: Any = [np.stack(column) for column in zip(*rows, strict=True)]
+    columns = [np.stack(column) for column in zip(*rows, strict=True)]
     columns = [column.astype(bool if column.dtype == bool else np.float32) for column in columns]
     bounds = (np.array([-1.0]), np.array([1.0]))
     return datasets.write(

@@ -159,7 +159,7 @@ def _written(path: Path, rows: list[Any], action_size: int | None) -> Path:
 
 
 def _dataset(rows: list[Any], action_size: int | None) -> datasets.OfflineDataset:
-    columns: Any = [np.stack(column) for column in zip(*rows, strict=True)]
+    columns = [np.stack(column) for column in zip(*rows, strict=True)]
     types = {"b": bool, "i": np.int32, "f": np.float32}
     columns = [column.astype(types[column.dtype.kind]) for column in columns]
     bounds = None if action_size is None else (-np.ones(action_size), np.ones(action_size))

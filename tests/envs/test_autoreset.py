@@ -123,7 +123,7 @@ def test_a_step_and_the_reset_after_it_have_keys_of_their_own():
 
 def test_stepping_compiles_once():
     environment = AutoReset(Counter())
-    step: Any = jax.jit(environment.step)
+    step = jax.jit(environment.step)
     keys = keys_of(2)
     _, state = environment.reset(keys)
     for _ in range(4):

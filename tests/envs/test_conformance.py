@@ -25,8 +25,8 @@ class Task(NamedTuple):
     name: str
     ends: str  # of ENDS
     limit: int
-    steps: int  # enough to see an end
-    alike: bool = False  # whether all episodes begin alike
+    steps: int
+    alike: bool = False  # at the beginning
 
 
 # Whether observations [..., O] are beyond the task's own end.
@@ -102,7 +102,7 @@ class Rolled(NamedTuple):
 
     spec: EnvSpec
     first: np.ndarray  # [N, O]
-    step: Step  # [T, N, ...], in NumPy
+    step: Step  # [T, N, ...]
     action: np.ndarray  # [T, N, ...]
 
 

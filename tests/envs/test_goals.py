@@ -1,4 +1,4 @@
-"""Goals of environments on the host, read, replaced and rewarded."""
+"""Goals of environments on the host."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class ForAll(Reach):
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
     """Those of a package stay registered: it is imported once."""
-    register: Any = gymnasium.register
+    register = gymnasium.register
     made = {
         f"{made_by.__name__}-v0": made_by for made_by in (Reach, Known, Turned, InNumPy, ForAll)
     }
@@ -102,7 +102,7 @@ def registered() -> Iterator[None]:
 
 def planned(name: str, **changes: Any) -> Any:
     small = {"hindsight": 0.5, "hidden": (8,), "replay_size": 100, "batch_size": 8}
-    settings: Any = dict(agent="sac", env=name, steps=100, eval_episodes=1)
+    settings = dict(agent="sac", env=name, steps=100, eval_episodes=1)
     config = sac.Config(**(small | changes))
     made = plan(Experiment(Settings(**settings), sac, config, None))
     return made.stages[0].driver.hyper.experience.draw
@@ -153,7 +153,7 @@ def test_environments_that_hold_a_module_are_saved() -> None:
 
 
 def test_goal_environments_are_recognised_by_their_space() -> None:
-    goals: Any = {"achieved_goal": box(2), "desired_goal": box(2), "observation": box(3)}
+    goals = {"achieved_goal": box(2), "desired_goal": box(2), "observation": box(3)}
     picture = spaces.Box(0, 255, (8, 8, 3), np.uint8)
     assert has_goals(spaces.Dict(goals))
     for changes in ({"more": box(1)}, {"desired_goal": box(3)}, {"observation": picture}):
@@ -215,7 +215,7 @@ def test_rewards_of_fetch_are_those_of_the_environment(name: str) -> None:
     random = np.random.default_rng(0)
     achieved = random.uniform(-1, 1, (1000, 3))
     goal = achieved + random.normal(size=(1000, 3)) * 0.03  # about half of them are reached
-    environment: Any = hosted.vector_env.unwrapped
+    environment = hosted.vector_env.unwrapped
     own = environment.envs[0].unwrapped.compute_reward(achieved, goal, {})
     if "Dense" not in name:
         assert 100 < (own == 0).sum() < 900

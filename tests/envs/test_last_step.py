@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -60,7 +59,7 @@ def test_inside_the_program(name: str) -> None:
     size = whole.spec.observation_shape[0]
     np.testing.assert_array_equal(seen[:, :size], plain)
     np.testing.assert_array_equal(seen[:, size:], 0)
-    actions: Any = (
+    actions = (
         np.random.default_rng(0).uniform(-1, 1, (3, *whole.spec.action_shape)).astype(np.float32)
     )
     if whole.spec.discrete:

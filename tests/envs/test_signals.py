@@ -140,7 +140,7 @@ class Paying(gymnasium.Env):
     def __init__(self) -> None:
         self.observation_space = gymnasium.spaces.Box(-10, 10, (1,), np.float32)
         self.action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
-        self.spoil: Any = {}
+        self.spoil = {}
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -206,7 +206,7 @@ def test_a_saved_state_holds_the_sums() -> None:
     ],
 )
 def test_a_wrong_signal_is_one_error(spoil: Any, error: Any, message: str) -> None:
-    environment: Any = hosted("serial")
+    environment = hosted("serial")
     environment.reset([0, 1])
     environment.vector_env.envs[1].spoil = spoil
     with pytest.raises(error, match=message):
@@ -215,8 +215,8 @@ def test_a_wrong_signal_is_one_error(spoil: Any, error: Any, message: str) -> No
 
 @pytest.mark.parametrize("robot", velocity.LIMITS)
 def test_robots_pay_for_speed(robot: str) -> None:
-    environment: Any = envs.make_hosted(f"velocity/{robot}-v5", 1)
-    plain: Any = gymnasium.make(f"{robot}-v5")
+    environment = envs.make_hosted(f"velocity/{robot}-v5", 1)
+    plain = gymnasium.make(f"{robot}-v5")
     assert environment.spec.signals == (Part("cost", ()),)
     assert environment.spec.max_episode_steps == plain.spec.max_episode_steps == 1000
     environment.reset([4])
@@ -281,7 +281,7 @@ def test_numbers_of_any_adapter_become_signals(name: str, expected: tuple[str, .
         assert tuple(part.name for part in hosted.spec.signals) == expected
         hosted.reset([0, 1])
         given = [hosted.step(np.full((2, 6), 0.5, np.float32)) for _ in range(3)]
-        plain: Any = gymnasium.make("HalfCheetah-v5")
+        plain = gymnasium.make("HalfCheetah-v5")
         plain.reset(seed=1)
         info = [plain.step(np.full(6, 0.5, np.float32))[4] for _ in range(3)]
         hosted.close()

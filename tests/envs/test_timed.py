@@ -63,9 +63,7 @@ def test_saved_on_the_host_with_its_time() -> None:
     blob = hosted.save()
     assert blob is not None
     np.testing.assert_allclose(other.restore(blob)[0, -1], 3 / 1000 - 0.5)
-    following: Any = [
-        each.step(np.zeros((1, 3), np.float32)).observation for each in (hosted, other)
-    ]
+    following = [each.step(np.zeros((1, 3), np.float32)).observation for each in (hosted, other)]
     np.testing.assert_array_equal(*following)
 
 
@@ -91,7 +89,7 @@ def test_refused_where_there_is_no_time_to_tell(name: str, why: str) -> None:
 @pytest.mark.learn
 def test_runs_whose_agent_observes_the_time(tmp_path: Any) -> None:
     config = {"hidden": (8,)}
-    settings: dict[str, Any] = {"eval_every": 200, "eval_episodes": 2, "config": config}
+    settings = {"eval_every": 200, "eval_episodes": 2, "config": config}
     out = run.train("stream_ac", "Pendulum-v1", 400, out=tmp_path / "run", **settings)
     assert run.read_config(out)["environment"] == "Pendulum-v1"
     assert len(evaluate.evaluate_run(out, episodes=2)["episodes"][0]["returns"]) == 2

@@ -1,4 +1,4 @@
-"""An agent, environments and a data set that can be counted by hand."""
+"""An agent, environments and data to be counted by hand."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class HostedCounter:
         self.returns += reward
         ended = self.time >= self.limit
         observation = np.where(ended[:, None], np.float32(0), following)
-        step: Any = (observation, following, reward, np.zeros_like(ended), ended)
+        step = (observation, following, reward, np.zeros_like(ended), ended)
         step = Step(*step, self.returns.copy(), self.time.copy())
         self.time[ended], self.returns[ended] = 0, 0
         return step
@@ -162,8 +162,8 @@ class HostedCounter:
 
 def dataset(rows: int = ROWS) -> Transition:
     """Transitions whose fields all tell their row's number, from 1 on."""
-    number: Any = np.arange(1, rows + 1, dtype=np.float32)
-    flags: Any = np.zeros(rows, bool)
+    number = np.arange(1, rows + 1, dtype=np.float32)
+    flags = np.zeros(rows, bool)
     observation = np.stack([number, -number], axis=1)
     return Transition(observation, number[:, None], number, flags, flags, observation + 0.5)
 
@@ -178,7 +178,7 @@ def recorded(
     if discrete:
         action = generator.integers(0, 2, ROWS).astype(np.int32)
     reward, ends = -generator.random(ROWS).astype(np.float32), np.arange(ROWS) % 10 == 9
-    fields: Any = (observation[:-1], action, reward, np.zeros(ROWS, bool), ends, observation[1:])
+    fields = (observation[:-1], action, reward, np.zeros(ROWS, bool), ends, observation[1:])
     return datasets.OfflineDataset("recorded.npz", Transition(*fields), env, None, None, {})
 
 

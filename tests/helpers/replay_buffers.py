@@ -29,7 +29,7 @@ sample = jax.jit(lambda declared, buffer, data, keys: declared.sample(buffer, da
 def transitions(numbers: Any) -> Transition:
     """[P, E], told apart in every field by their numbers [P, E]."""
     number = np.asarray(numbers, np.float32)
-    parts: Any = {
+    parts = {
         "observation": np.stack([number, -number], axis=-1),
         "action": np.asarray(numbers, np.int32),
         "reward": number / 2,

@@ -1,4 +1,4 @@
-"""Small runs, and what two runs must have in common to be the same."""
+"""Small runs, and when two are the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoders: features of every kind of observation, and convolutions that equal XLA's."""
+"""Features of every kind of observation; convolutions equal XLA's."""
 
 from __future__ import annotations
 

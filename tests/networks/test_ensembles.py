@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,7 +46,7 @@ def test_a_subset_drawn_with_replacement_holds_a_critic_twice_at_times() -> None
     "module", [sac, td3, td3_bc], ids=lambda module: module.__name__.rpartition(".")[2]
 )
 def test_targets_use_a_subset(module: object) -> None:
-    agent: Any = module
+    agent = module
     batch, config = transitions(), agent.Config(hidden=(4,), num_critics=5)
     state = jax.jit(lambda key: agent.init(key, SPEC, config))(jax.random.key(0))
 
@@ -68,7 +66,7 @@ def test_a_subset_of_other_sizes_is_refused(number: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(3,), (6, 7, 2)])
-def test_members_and_slopes_are_each_members_alone(shape: tuple[int, ...]) -> None:
+def test_slopes_are_each_members_alone(shape: tuple[int, ...]) -> None:
     """Of vectors, and of pictures with a shared encoder."""
     dtype = "float32" if len(shape) == 1 else "uint8"
     spec = EnvSpec("test/Example-v0", shape, 2, observation_dtype=dtype)

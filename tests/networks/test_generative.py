@@ -1,4 +1,4 @@
-"""Schedules, flows and samplers against closed forms, mostly those of Gaussian data."""
+"""Schedules, flows and samplers against closed forms."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from rljax import networks
@@ -127,6 +128,20 @@ def test_identity_is_the_plain_flow_where_times_are_equal() -> None:
     np.testing.assert_array_equal(target, action)
 
 
+def test_jacobian_product_equals_differences() -> None:
+    action, start, time = points(50)
+    slope, width = jax.random.normal(KEY, (50, 1)), 1e-3
+
+    @jax.jit
+    def field(a: Array, r: Array, t: Array) -> Array:
+        return jnp.sin(3.0 * a) * jnp.exp(t - r)[:, None] + a**2
+
+    after, before = (field(action + x * slope, start, time + x) for x in (width, -width))
+    expected = slope - (time - start)[:, None] * (after - before) / (2.0 * width)
+    _, target = average_velocity(field, action, start, time, slope)
+    np.testing.assert_allclose(target, expected, rtol=1e-3, atol=1e-3)
+
+
 def test_target_has_no_gradient() -> None:
     action, start, time = points(10)
 
@@ -138,6 +153,45 @@ def test_target_has_no_gradient() -> None:
 
     expected = (np.asarray(action) * np.asarray(time)[:, None]).sum()
     np.testing.assert_allclose(jax.jit(jax.grad(loss))(1.0), expected, rtol=1e-5)
+
+
+@pytest.mark.learn
+def test_learns_the_average_velocity_of_a_known_flow() -> None:
+    module = generative.Field((64, 64), 1, "mish", embedding=16)
+    zero = jnp.zeros(())
+    network = networks.create(module, KEY, jnp.zeros(1), jnp.zeros(0), zero, zero)
+    optimiser = optax.adam(optax.cosine_decay_schedule(2e-3, 6_000))
+
+    def loss(network: networks.Network, key: Array) -> Array:
+        key_time, key_data, key_noise, key_rows = jax.random.split(key, 4)
+        start, time = jnp.sort(jax.random.uniform(key_time, (2, 512)), axis=0)
+        start = jnp.where(jax.random.bernoulli(key_rows, 0.5, (512,)), time, start)
+        action = MEAN + STD * jax.random.normal(key_data, (512, 1))
+        noise = jax.random.normal(key_noise, (512, 1))
+        noisy = generative.interpolated(noise, action, 1.0 - time)
+        field = lambda a, r, t: network(a, jnp.zeros((512, 0)), r, t)  # noqa: E731
+        u, target = generative.average_velocity(field, noisy, start, time, noise - action)
+        return jnp.square(u - target).mean()
+
+    @jax.jit
+    def train(network: networks.Network) -> networks.Network:
+        def step(carry: Any, key: Array) -> tuple[Any, None]:
+            network, state = carry
+            changes, state = optimiser.update(jax.grad(loss)(network, key), state)
+            return (optax.apply_updates(network, changes), state), None
+
+        start = (network, optimiser.init(network))
+        return jax.lax.scan(step, start, jax.random.split(KEY, 6_000))[0][0]
+
+    network = train(network)
+    noise = jnp.linspace(-2.0, 2.0, 41)[:, None]
+    zeros, ones, empty = jnp.zeros(41), jnp.ones(41), jnp.zeros((41, 0))
+    for start, time in ((zeros, ones), (zeros, 0.5 * ones), (0.3 * ones, 0.8 * ones)):
+        mean, std = (x[:, None] for x in marginal(time))
+        velocity = network(mean + std * noise, empty, start, time)
+        np.testing.assert_allclose(velocity, average(mean + std * noise, start, time), atol=0.12)
+    drawn = noise - network(noise, empty, zeros, ones)
+    np.testing.assert_allclose(drawn, MEAN + STD * noise, atol=0.12)
 
 
 def test_logit_normal_has_its_median_at_the_mean() -> None:

@@ -165,7 +165,7 @@ def test_outputs_of_actions(name: str, dueling: bool) -> None:
             r"^--config\.num-critics is 2: a distribution of returns is that of one critic\. Use ",
         ),
         (heads.Quantile(5, 0.0), 1, r"^--config\.kappa is 0\.0, it must be above 0\.$"),
-        (heads.Categorical(5, (0.0, 3.0), 3.0), 1, r"it must be below --config\.v-max 3\.0\.$"),  # type: ignore[arg-type]
+        (heads.Categorical(5, (0.0, 3.0), 3.0), 1, r"it must be below --config\.v-max 3\.0\.$"),
     ],
 )
 def test_refuses_heads_that_cannot_work(head: heads.Head, num_critics: int, message: str) -> None:

@@ -1,4 +1,4 @@
-"""What is counted when, and what an agent sees of it."""
+"""What is counted when, and what an agent sees."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIRST = jnp.zeros(6, bool)
 
 def transition(observation: Any, next_observation: Any, **extras: Any) -> Transition:
     shape = np.shape(observation)[:-1]
-    flags: Any = jnp.zeros(shape, bool)
+    flags = jnp.zeros(shape, bool)
     return Transition(
         jnp.asarray(observation),
         jnp.zeros((*shape, 2)),

@@ -33,7 +33,7 @@ FIRST[3, 0] = FIRST[5, 1] = FIRST[0, 2] = FIRST[6, 2] = True
 
 
 def settings(kind: Any, layers: int = 2, **changes: Any) -> torsos.TorsoSettings:
-    sizes: dict[str, Any] = {"memory_hidden": (WIDTH,) * layers, "memory_length": LENGTH}
+    sizes = {"memory_hidden": (WIDTH,) * layers, "memory_length": LENGTH}
     plain = torsos.TorsoSettings("mlp", 2, None, "tanh", "torch", memory=kind, **sizes)
     return plain._replace(**changes)
 
@@ -41,7 +41,7 @@ def settings(kind: Any, layers: int = 2, **changes: Any) -> torsos.TorsoSettings
 @functools.cache
 def drawn(kind: str, layers: int = 2) -> networks.Network:
     """A memory without a body before it."""
-    identity: Any = networks.MLP((), None)
+    identity = networks.MLP((), None)
     create = functools.partial(memories.create, identity, settings(kind, layers))
     return redrawn(jax.eval_shape(create, jax.random.key(0), jnp.zeros(SIZE))[0], 0.5)
 
@@ -226,7 +226,7 @@ def test_successors_follow_from_the_next_row_unless_the_step_was_truncated(kind:
     truncated[4, 1], terminated[4, 1] = False, True
     after = np.concatenate([X[1:], NEXT[-1:]])
     after[truncated] = NEXT[truncated]
-    rows: Any = [None] * 2
+    rows = [None] * 2
     extras = {"memory": memory, "first": jnp.asarray(FIRST)}
     batch = Transition(
         jnp.asarray(X), *rows, terminated, jnp.asarray(truncated), jnp.asarray(after), extras
@@ -249,7 +249,7 @@ def test_gradients_of_recurrent_layers_are_those_of_single_steps(kind: str) -> N
         return (output * weight).sum() + sum(jnp.sin(leaf).sum() for leaf in jax.tree.leaves(after))
 
     def single(network: networks.Network, x: Any, memory: Any) -> Any:
-        total: Any = 0.0
+        total = 0.0
         p = next(iter(network.params.values()))
         for t in range(STEPS):
             memory, below = choose(jnp.asarray(FIRST[t]), fresh(kind, ENVS), memory), x[t]
@@ -271,7 +271,7 @@ def test_gradients_of_recurrent_layers_are_those_of_single_steps(kind: str) -> N
 
 def test_batches_without_a_memory_are_seen_row_by_row() -> None:
     network = networks.create(networks.MLP((4,), None), jax.random.key(0), jnp.zeros(SIZE))
-    rows: Any = [None] * 4
+    rows = [None] * 4
     batch = Transition(jnp.asarray(X), *rows, next_observation=jnp.asarray(NEXT))
     seen = memories.successors(network, batch)
     jax.tree.map(np.testing.assert_array_equal, seen, (network(X), network(NEXT)))

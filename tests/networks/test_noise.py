@@ -27,7 +27,7 @@ sampled = jax.jit(noise.sampled)
 
 @functools.cache
 def network(deviation: Any = 0.5, size: int = 2, spec: EnvSpec = SPEC) -> networks.Network:
-    settings: Any = torsos.TorsoSettings("mlp", 1, None, "relu", "torch", True)
+    settings = torsos.TorsoSettings("mlp", 1, None, "relu", "torch", True)
     module = torsos.ensemble(spec, settings, size, (6, 5), 4)
     create = lambda key: noise.noisy(networks.create(module, key, spec.example()), deviation)  # noqa: E731
     return jax.jit(create)(KEY)

@@ -1,4 +1,4 @@
-"""Running statistics against float64 NumPy over all samples at once."""
+"""Running statistics against all samples at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Torsos against plain NumPy loops, the cost of thinking steps, and refusals."""
+"""Torsos against NumPy loops, and the cost of thinking."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The message about a format that is not read has code that converts it."""
+"""What is said of a format that is not read converts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files by path: round trips, names of other layouts, and what is refused."""
+"""Files by path: round trips, other layouts, and what is refused."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def test_incomplete_archives_are_refused(tmp_path: Path, content: Any) -> None:
 
 def test_unequal_lengths_and_shapes(tmp_path: Path) -> None:
     choices = np.append(np.zeros(24, int), -1)
-    cases: Any = [
+    cases = [
         ({"next_observations": np.zeros((24, 3))}, "has 24 rows, 'rewards' has 25"),
         ({"rewards": np.zeros((25, 2))}, r"'rewards' has shape \(25, 2\), it must be \[rows\]"),
         ({"actions": choices}, "'actions' is -1 in row 24; discrete actions count from 0"),
@@ -365,7 +365,7 @@ def test_bounds_are_checked(tmp_path: Path, bounds: Any) -> None:
 
 
 def test_files_of_a_newer_layout_are_refused(tmp_path: Path) -> None:
-    values: dict[str, Any] = arrays(LENGTHS, ENDS)
+    values = arrays(LENGTHS, ENDS)
     values["metadata"] = np.array('{"format": "rljax dataset 3"}')
     with pytest.raises(
         ValueError,

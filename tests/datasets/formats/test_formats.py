@@ -1,6 +1,4 @@
-"""Hostile and damaged files have one error; none runs code, opens another file or fills the
-memory.
-"""
+"""Hostile files have one error; none runs code, opens another file or fills the memory."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ from rljax.system import hardware
 from tests.datasets.files import arrays, hdf5, load, npz, without
 
 WHOLE = arrays([5, 4, 6], "tot")
-SEEN: list[str] = []  # what happened that no reader may do, while `watched` is active
+SEEN: list[str] = []  # what no reader may do, while `watched`
 WATCHING = [False]
 FORBIDDEN = ("pickle.find_class", "os.system", "subprocess.Popen", "socket.connect")
 

@@ -1,4 +1,4 @@
-"""Our own files of any spaces: what a stranger may have changed is refused."""
+"""Our own files of any spaces, changed by a stranger."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def episodes() -> list[dict[str, np.ndarray]]:
 
 def d3rlpy() -> dict[str, Any]:
     """What version 2.1's `dump` writes."""
-    values: dict[str, Any] = {
+    values = {
         f"{key}_{i}": episode[key]
         for i, episode in enumerate(episodes())
         for key in ("observations", "actions")
@@ -150,7 +150,7 @@ def test_episodes_of_d3rlpy_are_read(tmp_path: Path) -> None:
 
 def robomimic(pictures: bool = False, successors: bool = True) -> dict[str, Any]:
     """The groups of its documentation (datasets/overview)."""
-    values: dict[str, Any] = {"mask/train": [b"demo_0"]}
+    values = {"mask/train": [b"demo_0"]}
     numbers = np.arange(25, dtype=np.uint8)
     for i, episode in enumerate(episodes()):
         place, total = f"data/demo_{i + 8}", len(episode["rewards"])

@@ -104,7 +104,7 @@ def test_facts_that_are_accepted() -> None:
     ],
 )
 def test_other_facts_are_refused(key: str, value: Any) -> None:
-    given: dict[str, Any] = {"env": None, "reference": None, "provenance": {}}
+    given = {"env": None, "reference": None, "provenance": {}}
     given |= {key: value} if key in given else {"provenance": {key: value}}
     with pytest.raises(
         ValueError, match=rf"^'a.npz': '{key}' is .*, it must be .*Correct the file's metadata"
@@ -140,7 +140,7 @@ def test_spaces_that_are_none_are_refused(space: Any) -> None:
 
 
 def test_spaces_within_spaces_have_an_end() -> None:
-    deep: Any = {"type": "Discrete", "n": 2}
+    deep = {"type": "Discrete", "n": 2}
     for _ in range(20):
         deep = {"type": "Tuple", "subspaces": [deep]}
     with pytest.raises(ValueError, match="it must be a space"):

@@ -1,10 +1,9 @@
-"""D4RL's reading rules against an independent loop, and its tables."""
+"""D4RL's reading rules, and its tables."""
 
 from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -96,7 +95,7 @@ def test_a_timeout_that_is_terminal_too_is_dropped(tmp_path: Path) -> None:
 
 
 def test_columns_with_a_second_axis_and_other_types_are_read(tmp_path: Path) -> None:
-    values: dict[str, Any] = arrays(LENGTHS, ENDS)
+    values = arrays(LENGTHS, ENDS)
     expected = loop(values, 1000)
     values["rewards"] = values["rewards"][:, None].astype(np.float64)
     values["terminals"] = values["terminals"][:, None].astype(np.float32)

@@ -37,7 +37,7 @@ MULTI = {"type": "MultiDiscrete", "nvec": [2, 2]}
 def write(folder: Path, identity: str, episodes: list[dict[str, Any]], **metadata: Any) -> Path:
     home = folder / "minari" / identity
     (home / "data").mkdir(parents=True)
-    described: dict[str, Any] = {
+    described = {
         "dataset_id": identity,
         "env_spec": SPEC,
         "observation_space": BOX,
@@ -344,7 +344,7 @@ def test_signals_are_written_and_read_back(tmp_path: Path, monkeypatch: pytest.M
     recorded = dataclasses.replace(counting.recorded(), env=None, action_bounds=bounds)
     random = np.random.default_rng(0).random
     shapes = {"cost": (recorded.num,), "two": (recorded.num, 2)}
-    extras: Any = {name: random(shape, np.float32) for name, shape in shapes.items()}
+    extras = {name: random(shape, np.float32) for name, shape in shapes.items()}
     rows = recorded.transitions
     parts = [np.asarray(rows.observation)[1:], np.asarray(rows.next_observation)[-1:]]
     rows = rows.replace(extras=extras, next_observation=np.concatenate(parts))

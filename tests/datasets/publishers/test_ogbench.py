@@ -1,4 +1,4 @@
-"""OGBench's files: rows, successors and tasks, by its rules and by its package."""
+"""OGBench's rows, successors and tasks, by its rules and its package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recording of OGBench's arm data: the published layout, by the package's oracles."""
+"""Recording of OGBench's arm data."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_an_interrupted_recording_continues(
     monkeypatch.setattr(scripted_experts, "_write", write)
     monkeypatch.setattr(scripted_experts, "_versions", lambda name: {})
     path, seen = tmp_path / "data.npz", []
-    options: dict[str, Any] = {
+    options = {
         "steps": 8,
         "length": 2,
         "progress": lambda done, total: seen.append((done, total)),
@@ -300,7 +300,7 @@ def test_the_command_tells_runs_from_names(
         data.main(["record", NAME, "--from", "random"])
     with pytest.raises(ValueError, match=r"which file\? rljax data record runs/a FILE"):
         data.main(["record", "runs/a"])
-    called: dict[str, Any] = {}
+    called = {}
 
     def record(name: str, path: Path, **options: Any) -> Path:
         called.update(options, name=name)

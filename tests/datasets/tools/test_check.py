@@ -1,4 +1,4 @@
-"""Each fault in a sound dataset is found alone, with its number and its place."""
+"""Each fault in a sound dataset is found alone."""
 
 from __future__ import annotations
 

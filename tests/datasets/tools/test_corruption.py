@@ -40,7 +40,7 @@ def dataset(rows: int = 500, actions: int = 2, bound: float = 2.0) -> datasets.O
     generator = np.random.default_rng(0)
     observation = (generator.normal(size=(rows + 1, 3)) * STD).astype(np.float32)
     ends = np.arange(rows) % 50 == 49
-    fields: dict[str, Any] = dict(
+    fields = dict(
         observation=observation[:-1],
         action=generator.uniform(-1, 1, size=(rows, actions)).astype(np.float32),
         reward=generator.normal(size=rows).astype(np.float32),
@@ -64,7 +64,7 @@ def folder(data: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """EDAC, after enough updates for its values to have slopes."""
     changes = {"num_critics": 3, "critic_lr": 1e-2, "actor_lr": 1e-2, "initialisation": "torch"}
     changes |= {"hidden": (16, 16), "batch_size": 32}
-    options: Any = {"log_every": 50, "checkpoint_every": 50, "config": changes}
+    options = {"log_every": 50, "checkpoint_every": 50, "config": changes}
     out = tmp_path_factory.mktemp("runs") / "edac"
     return run.train("edac", "none", 50, data=data, out=out, **options)
 
@@ -140,7 +140,7 @@ class Critics:
     """The attacker's values in float64, with slopes by hand."""
 
     def __init__(self, attacker: corruption.Attacker) -> None:
-        state: Any = attacker.state.state
+        state = attacker.state.state
         self.actor, self.critics = reference.mlp(state.actor), reference.critics(state.critic)
 
     def value(self, element: str, observation: Any, action: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -201,7 +201,7 @@ def test_attacks_are_the_protocols(
     attacker: corruption.Attacker, element: Any, scale: float, seed: int
 ) -> None:
     before, critics = dataset(), Critics(attacker)
-    options: Any = {"how": "adversarial", "scale": scale, "seed": seed, "attacker": attacker}
+    options = {"how": "adversarial", "scale": scale, "seed": seed, "attacker": attacker}
     after = corruption.corrupt(before, what=element, **options)
     rows, start, z, std = attacked(critics, before, element, scale, seed)
     old, new = (
@@ -267,14 +267,14 @@ def test_agents_of_all_kinds_but_streams_have_values() -> None:
 def test_attackers_see_observations_as_their_updates_do(inputs: Raw, seen: float) -> None:
     value = lambda state, observation, action, config: observation[..., 2]  # noqa: E731
     statistics = normalise.Statistics(jnp.ones(()), jnp.full(3, 0.5), jnp.full(3, 0.01))
-    module: Any = AttackedAgent(types.SimpleNamespace(value=value))
+    module = AttackedAgent(types.SimpleNamespace(value=value))
     state = AgentState(None, statistics, inputs)
     shown = module.value(state, jnp.array([[0.6, 0.4, 9.0]]), jnp.zeros((1, 2)), None)
     np.testing.assert_allclose(shown, [seen], rtol=1e-4)
 
 
 def test_what_was_done_is_noted(attacker: corruption.Attacker) -> None:
-    options: Any = {"how": "adversarial", "seed": 7, "attacker": attacker}
+    options = {"how": "adversarial", "seed": 7, "attacker": attacker}
     after = corruption.corrupt(dataset(), what=["action", "reward"], **options)
     action, reward = after.provenance["corruptions"]
     assert action.items() >= {"how": "adversarial", "rate": 0.3, "scale": 1.0, "seed": 7}.items()
@@ -338,7 +338,7 @@ def test_actions_beyond_bounds_are_refused_where_nothing_corrupted_them(tmp_path
     ],
 )
 def test_refuses(changes: dict[str, Any], message: str) -> None:
-    options: Any = {"what": "action", "how": "random"} | changes
+    options = {"what": "action", "how": "random"} | changes
     with pytest.raises(ValueError, match=message):
         corruption.corrupt(dataset(), **options)
 
@@ -371,7 +371,7 @@ def test_refuses_choices() -> None:
     clean = dataset()
     choices = clean.transitions.replace(action=np.zeros(clean.num, np.int32))
     discrete = dataclasses.replace(clean, transitions=choices, action_bounds=None)
-    cases: Any = [("action", "random"), ("observation", "adversarial")]
+    cases = [("action", "random"), ("observation", "adversarial")]
     for what, how in cases:
         with pytest.raises(
             ValueError,

@@ -1,4 +1,4 @@
-"""Correction of dynamics: its equations, and a right answer that is known."""
+"""Correction of dynamics, against a right answer that is known."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def moved(rows: int, gain: float, seed: int) -> datasets.OfflineDataset:
     generator = np.random.default_rng(seed)
     observation, action = generator.uniform(-1, 1, (2, rows, 2)).astype(np.float32)
     reward, ends = observation[:, 0] + action[:, 0], np.arange(rows) % 10 == 9
-    transitions: Any = Transition(
+    transitions = Transition(
         observation, action, reward, ends, np.zeros(rows, bool), observation + gain * action
     )
     return datasets.OfflineDataset(
@@ -108,7 +108,7 @@ def test_data_of_other_spaces_are_refused(tmp_path: Path, capsys: Any) -> None:
         dynamics_correction.correct(source, wide, "made")
     with pytest.raises(ValueError, match="--reward-limit is -1"):
         dynamics_correction.correct(source, target, "made", reward_limit=-1)
-    rows: Any = target.transitions.replace(action=np.zeros(100, np.int32))
+    rows = target.transitions.replace(action=np.zeros(100, np.int32))
     with pytest.raises(ValueError, match="actions are continuous"):
         dynamics_correction.correct(source, dataclasses.replace(target, transitions=rows), "made")
     paths = [

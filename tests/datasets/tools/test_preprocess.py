@@ -1,4 +1,4 @@
-"""Reward transforms by the published code's rules, and the choice of trajectories."""
+"""Reward transforms, the choice of trajectories, and weights."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_every_name_is_known(tmp_path: Path) -> None:
     dataset = made(tmp_path, [5, 8], "to")
     for name in typing.get_args(RewardTransform):
         assert len(datasets.reward_transform(name, dataset)) == 2
-    wrong: Any = "minus_on"
+    wrong = "minus_on"
     message = "no reward transform 'minus_on'. Nearest: 'minus_one'. All of them: none, "
     with pytest.raises(ValueError, match=message):
         datasets.reward_transform(wrong, dataset)

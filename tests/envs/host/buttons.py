@@ -53,7 +53,7 @@ class Masked(Buttons):
 
     def __init__(self) -> None:
         super().__init__()
-        self.observation_space: Any = spaces.Box(0, 255, (8, 8, 3), np.uint8)
+        self.observation_space = spaces.Box(0, 255, (8, 8, 3), np.uint8)
 
     def _observe(self) -> Any:
         return super()._observe()["image"]

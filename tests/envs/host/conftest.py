@@ -1,7 +1,6 @@
 """A fixture for Gymnasium's environments."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import gymnasium
 import pytest
@@ -13,7 +12,7 @@ from tests.envs.host.walk import Walk
 def walk_is_registered() -> Iterator[None]:
     """Restores Gymnasium's registry after the test."""
     before = dict(gymnasium.registry)
-    register: Any = gymnasium.register
+    register = gymnasium.register
     register("Walk-v0", Walk, max_episode_steps=12)
     yield
     gymnasium.registry.clear()

@@ -22,7 +22,7 @@ def actions(number: int, size: int, seed: int = 0) -> np.ndarray:
 def console(seed: int) -> Any:
     """Breakout without preprocessing."""
     importlib.import_module("ale_py")
-    made: Any = gymnasium.make(
+    made = gymnasium.make(
         "ALE/Breakout-v5", frameskip=1, repeat_action_probability=0.0, obs_type="grayscale"
     )
     made.reset(seed=seed)
@@ -101,7 +101,7 @@ def test_sticky_games_are_a_console_driven_by_hand_from_its_first_frame() -> Non
     hosted = envs.make_hosted("atari-sticky/Breakout", 1)
     assert (hosted.spec.stack, hosted.spec.max_episode_steps) == (4, 27_000)
     assert envs.evaluated("atari-sticky/Breakout") == "atari-sticky/Breakout"
-    made: Any = gymnasium.make(
+    made = gymnasium.make(
         "ALE/Breakout-v5", frameskip=1, repeat_action_probability=0.25, obs_type="grayscale"
     )
     first, _ = made.reset(seed=3)
@@ -117,7 +117,7 @@ def test_sticky_games_are_a_console_driven_by_hand_from_its_first_frame() -> Non
             different |= bool(np.any(frame != plain.step(int(action))[0]))
             if over:
                 break
-        step: Any = hosted.step(np.array([action]))
+        step = hosted.step(np.array([action]))
         shown = np.maximum(*frames[-2:]) if len(frames) == 4 else frames[-1]
         if not over:
             np.testing.assert_array_equal(step.next_observation[0, :, :, 3], atari.shrunk(shown))

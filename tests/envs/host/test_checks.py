@@ -1,4 +1,4 @@
-"""What a user's environment raises or wrongly returns is one error that names it."""
+"""What a user's environment wrongly does is one error that names it."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_pictures_that_fail(file: Path) -> None:
 def test_what_a_step_returns(place: int, given: Any, received: Any) -> None:
     hosted = envs.make_hosted("Walk-v0", 2, disable_env_checker=True)
     hosted.reset([0, 1])
-    walk: Any = hosted.vector_env.envs[1].unwrapped  # type: ignore[attr-defined]
+    walk = hosted.vector_env.envs[1].unwrapped
     assert isinstance(walk, Walk)
     walk.spoil = (place, given)
     if isinstance(received, str):
@@ -262,7 +262,7 @@ def test_the_length_of_an_episode_survives_a_restore(file: Path) -> None:
     saved = hosted.save() or b""
     with pytest.raises(ValueError, match=r"the saved state is of 1 x .*Odd"):
         envs.make_hosted(f"{file}:Raises", 1).restore(saved)
-    third: Any = envs.make_hosted(f"{file}:Odd", 1)
+    third = envs.make_hosted(f"{file}:Odd", 1)
     third.restore(saved)
     environment = third.vector_env.envs[0].unwrapped
     assert environment.steps == 2

@@ -1,4 +1,4 @@
-"""EnvPool's Atari games: the older frames are those of the steps before."""
+"""EnvPool's Atari games."""
 
 from __future__ import annotations
 

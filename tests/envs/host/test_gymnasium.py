@@ -126,7 +126,7 @@ def test_missing_packages(monkeypatch):
 
 
 def test_arguments_in_the_name_reach_the_environment():
-    hosted: Any = make_hosted(
+    hosted = make_hosted(
         'Hopper-v5?{"reset_noise_scale": 0.0, "max_episode_steps": 7}', 2, max_episode_steps=9
     )
     assert hosted.spec.max_episode_steps == 7, "the name comes first"

@@ -1,7 +1,6 @@
-"""Batches on the host: the same steps whatever the autoreset mode."""
+"""The same steps whatever the autoreset mode."""
 
 import functools
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -66,7 +65,7 @@ def reference(steps: int = 80) -> tuple[np.ndarray, dict[str, np.ndarray]]:
 @pytest.mark.parametrize("kind", ["sync", "sync-in-place", "wrapped", "own", "own-silent"])
 def test_same_steps_whatever_the_autoreset(kind, mode):
     if kind.startswith("own"):
-        vector: Any = Batch(mode if kind == "own" else None, mode)
+        vector = Batch(mode if kind == "own" else None, mode)
     else:
         vector = SyncVectorEnv([limited] * 3, copy=kind != "sync-in-place", autoreset_mode=mode)
         if kind == "wrapped":

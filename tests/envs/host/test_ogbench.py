@@ -1,10 +1,9 @@
-"""OGBench's environments score by the success of an episode's last step."""
+"""OGBench scores by the success of an episode's last step."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +38,7 @@ def played(hosted: Hosted, seeds: list[int], steps: int) -> list[tuple[np.ndarra
         action = rng.uniform(-1, 1, (2, 5)).astype(np.float32)
         action[:, 2] -= float(index % 40 > 20)
         others = -action[np.zeros(hosted.num_envs - 2, np.int64)]
-        step: Any = hosted.step(np.concatenate([action, others]))
+        step = hosted.step(np.concatenate([action, others]))
         rows.append(
             (step.observation[:2], step.next_observation[:2], step.reward[:2], step.truncated[:2])
         )

@@ -1,4 +1,4 @@
-"""A random walk as one of Gymnasium's environments, and batches of it."""
+"""A random walk, and batches of it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Walk(gymnasium.Env):
         self.observation_space = observation_space or spaces.Box(-np.inf, np.inf, (2,), np.float64)
         self.action_space, self.render_mode = action_space, render_mode
         self.actions: list[Any] = []
-        self.spoil: Any = None  # (the index of a result of step, its replacement)
+        self.spoil = None  # (the index of a result of step, its replacement)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -97,7 +97,7 @@ def hosted_walk(number: int = 1, **kwargs: Any) -> Hosted:
 
 
 def inner(hosted: Hosted) -> list[Any]:
-    vector: Any = hosted.vector_env
+    vector = hosted.vector_env
     return [env.unwrapped for env in vector.envs]
 
 

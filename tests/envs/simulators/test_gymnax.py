@@ -1,7 +1,6 @@
 """The adapter of gymnax, for both 0.0.9 and 1.0."""
 
 import types
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +31,7 @@ def test_spec_and_dtypes(name, shape, size, discrete, limit):
 
 
 def test_without_auto_reset_the_two_ends_are_told_apart():
-    environment: Any = adapter.make("gymnax/MountainCar-v0")
+    environment = adapter.make("gymnax/MountainCar-v0")
     _, state = environment.reset(jax.random.key(0), environment.params)
     state = state.replace(time=199)
     *_, terminated, truncated, _ = environment.step(
@@ -50,7 +49,7 @@ def test_without_auto_reset_the_two_ends_are_told_apart():
 
 @pytest.mark.parametrize(("action", "torque"), [(-1.0, -2.0), (0.25, 0.5), (1.0, 2.0)])
 def test_actions_are_rescaled_to_the_bounds(action, torque):
-    environment: Any = adapter.make("gymnax/Pendulum-v1")
+    environment = adapter.make("gymnax/Pendulum-v1")
     key, params = jax.random.key(0), environment.params
     _, state = environment.reset(key, params)
     observation, _, reward, *_ = environment.step(key, state, jnp.array([action]), params)

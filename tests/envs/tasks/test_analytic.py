@@ -1,7 +1,6 @@
-"""The analytic tasks have the known values; the pendulum moves as Gymnasium's."""
+"""The known values of the analytic tasks; the pendulum is Gymnasium's."""
 
 import itertools
-from typing import Any
 
 import gymnasium
 import jax
@@ -42,7 +41,7 @@ def first_observations(environment):
 
 @pytest.mark.parametrize("name", PROBES)
 def test_values_satisfy_the_bellman_equation(name):
-    environment: Any = envs.make(name).environment
+    environment = envs.make(name).environment
     for seed in range(2):  # the second begins with another sign
         observation, state = environment.reset(jax.random.key(seed), None)
         for _ in range(5):
@@ -60,7 +59,7 @@ def test_values_satisfy_the_bellman_equation(name):
 
 
 def test_values_of_the_random_walk_are_the_mean_of_its_neighbours():
-    walk: Any = envs.make("rljax/RandomWalk").environment
+    walk = envs.make("rljax/RandomWalk").environment
     for state in range(5):
         sides = []
         for action in (0, 1):
@@ -76,7 +75,7 @@ def test_values_of_the_random_walk_are_the_mean_of_its_neighbours():
 
 @pytest.mark.parametrize("name", ["Action", "Both", "Follow", "Memory"])
 def test_no_sequence_of_actions_beats_the_value(name):
-    environment: Any = envs.make(f"rljax/{name}-discrete").environment
+    environment = envs.make(f"rljax/{name}-discrete").environment
     choices = range(len(analytic.GRID))
     sequences = jnp.array(list(itertools.product(choices, repeat=environment.steps)))
 
@@ -113,7 +112,7 @@ def test_discrete_twin_is_the_continuous_one_on_the_grid():
 
 
 def test_pendulum_moves_as_gymnasiums():
-    theirs: Any = gymnasium.make("Pendulum-v1").unwrapped
+    theirs = gymnasium.make("Pendulum-v1").unwrapped
     theirs.reset(seed=0)
     ours = envs.make("rljax/Pendulum").environment
     key = jax.random.key(5)
@@ -134,7 +133,7 @@ def test_pendulum_moves_as_gymnasiums():
 
 
 def test_pendulum_wraps_the_angle_and_limits_the_velocity_as_gymnasiums():
-    theirs: Any = gymnasium.make("Pendulum-v1").unwrapped
+    theirs = gymnasium.make("Pendulum-v1").unwrapped
     theirs.reset(seed=0)
     ours = envs.make("rljax/Pendulum").environment
     for angle, velocity in [(7.0, 7.99), (-4.0, -7.99), (3.2, 0.0), (-9.5, 3.0)]:

@@ -322,7 +322,7 @@ def test_the_search_visits_every_state() -> None:
 @pytest.mark.parametrize("name", ["3x3-test", "4x4", "4x4-quarter"])
 def test_optimal_episodes_earn_what_is_predicted(name: str) -> None:
     environment = envs.make(f"rljax/BoxPick-{name}")
-    inside: Any = environment.environment
+    inside = environment.environment
     keys, step = jax.random.split(jax.random.key(2), 4), jax.jit(environment.step)
     rows, state = jax.tree.map(np.asarray, jax.jit(environment.reset)(keys))
     targets = state.environment.targets.reshape(4, inside.rows, inside.columns)

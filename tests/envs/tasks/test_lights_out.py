@@ -181,7 +181,7 @@ def test_quiet_presses_change_nothing(rows: int, columns: int, nullity: int) -> 
 )
 def test_optimal_episodes_earn_what_is_predicted(name: str) -> None:
     environment, number = envs.make(f"rljax/LightsOut-{name}"), 32
-    inside: Any = environment.environment
+    inside = environment.environment
     keys = lambda time: jax.random.split(jax.random.key(time), number)  # noqa: E731
     step = jax.jit(lambda time, *of: environment.step(keys(time), *of))
     observation, state = jax.jit(environment.reset)(keys(2))

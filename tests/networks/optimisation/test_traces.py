@@ -1,4 +1,4 @@
-"""Eligibility traces and ObGD, and the properties that their paper claims."""
+"""Eligibility traces and ObGD."""
 
 from __future__ import annotations
 

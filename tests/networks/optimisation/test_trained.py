@@ -53,7 +53,7 @@ def test_a_rate_can_be_traced() -> None:
     trained = Trained.create(START, optax.sgd(0.0))
     moved = learn(trained, 0.1).parameters["bias"] - START["bias"]
     np.testing.assert_allclose(learn(trained, 0.2).parameters["bias"] - START["bias"], 2 * moved)
-    assert learn._cache_size() == 1  # type: ignore[attr-defined]
+    assert learn._cache_size() == 1
 
 
 @pytest.mark.parametrize(("limit", "length"), [(0.5, 0.5), (100.0, None), (0.0, None)])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from rljax import datasets, envs
@@ -17,7 +15,7 @@ def stepped(state: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, float]:
     """The observation and reward after positions and velocities [18]."""
     hosted = envs.make_hosted(NAME, 1)
     hosted.reset([0])
-    simulator: Any = hosted.vector_env
+    simulator = hosted.vector_env
     simulator = simulator.envs[0].unwrapped
     simulator.set_state(state[:9], state[9:])
     step = hosted.step(action[None].astype(np.float32))
