@@ -15,7 +15,6 @@ ROOMS = ("dataset", "formats", "tools", "publishers", "recording")
 
 
 def rooms_imported_by(path: Path) -> set[str]:
-    """The rooms of `rljax.datasets` that a module imports."""
     nodes = [
         node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)
     ]

@@ -1,8 +1,6 @@
-"""Panels with a lamp, as Gymnasium environments: of every kind of observation,
-and of every kind of action.
-
-Import it to register "Panels-v0". A lamp is lit in one of three columns; the right action says
-which one. The reward is 1 for it. An episode ends after five right actions, or at the time limit.
+"""Panels of every kind of observation and of action, registered as "Panels-v0". A lamp is lit in
+one of three columns; the right action says which one, for a reward of 1. An episode ends
+after five right actions, or at the time limit.
 """
 
 from __future__ import annotations
@@ -26,8 +24,6 @@ SHOWN = ("vector", "picture", "small", "dictionary")
 
 
 class Panels(gymnasium.Env):
-    """Name the column of the lamp."""
-
     def __init__(self, shows: str = "picture", takes: str = "one") -> None:
         self.shows, self.takes = shows, takes
         vector = spaces.Box(-1.0, 1.0, (COLUMNS,), np.float32)
@@ -41,13 +37,11 @@ class Panels(gymnasium.Env):
         self.lit, self.right = 0, 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Light a lamp."""
         super().reset(seed=seed)
         self.right = 0
         return self._light()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Light the next one."""
         right = self._is_right(action)
         self.right += right
         observation, info = self._light()
@@ -80,7 +74,6 @@ class Panels(gymnasium.Env):
 
 
 def name(shows: str, takes: str) -> str:
-    """The name of the environment of these kinds."""
     return f'{__name__}:Panels-v0?{{"shows": "{shows}", "takes": "{takes}"}}'
 
 

@@ -1,8 +1,5 @@
-"""A field with five places to go to, as a Gymnasium environment,
-and walks in it that go nowhere in particular.
-
-Import it to register "Field-v0". It has OGBench's interface: `task_infos`, `task_id` among the
-options of a reset, and `goal` in the info that a reset returns.
+"""A field with five places to go to, registered as "Field-v0", with OGBench's interface:
+`task_infos`, `task_id` among the options of a reset, and `goal` in its info.
 """
 
 from __future__ import annotations
@@ -21,9 +18,7 @@ STEP, NEAR = 0.2, 0.2
 
 
 class Field(gymnasium.Env):
-    """Walk from the centre to a place: from anywhere around the centre,
-    with steps of at most `STEP` in either way.
-    """
+    """Walk from around the centre to a place."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -35,14 +30,12 @@ class Field(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin in the middle."""
         super().reset(seed=seed)
         self.task = (options or {}).get("task_id", 1)
         self.position = self.np_random.uniform(-0.3, 0.3, 2)
         return self.position.astype(np.float32), {"goal": PLACES[self.task - 1].astype(np.float32)}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Walk."""
         self.position = moved(self.position, action)
         there = bool(np.linalg.norm(self.position - PLACES[self.task - 1]) <= NEAR)
         return (
@@ -55,33 +48,27 @@ class Field(gymnasium.Env):
 
 
 def moved(position: np.ndarray, action: Any) -> np.ndarray:
-    """Where an action in [-1, 1] leads."""
     return np.clip(position + STEP * np.asarray(action), -1.0, 1.0)
 
 
 def walks(path: Path, number: int = 200, length: int = 50) -> Path:
-    """A data set of walks that change their direction now and then."""
+    """Walks that change their direction now and then."""
     generator = np.random.default_rng(0)
     rows = []
     for _ in range(number):
-        position, direction = generator.uniform(-1.0, 1.0, 2), generator.uniform(-1.0, 1.0, 2)
+        position, direction = generator.uniform(-1.0, 1.0, (2, 2))
         for time in range(length):
             if generator.random() < 0.2:
                 direction = generator.uniform(-1.0, 1.0, 2)
-            action = np.clip(direction + 0.3 * generator.normal(size=2), -1.0, 1.0).astype(
-                np.float32
-            )
-            after = moved(position, action)
+            action = np.clip(direction + 0.3 * generator.normal(size=2), -1.0, 1.0)
+            after = moved(position, action.astype(np.float32))
             rows.append((position, action, 0.0, False, time == length - 1, after))
             position = after
-    kinds = (np.float32, np.float32, np.float32, np.bool_, np.bool_, np.float32)
-    columns: Any = [
-        np.array(x, kind) for x, kind in zip(zip(*rows, strict=True), kinds, strict=True)
-    ]
+    columns = [np.array(column) for column in zip(*rows, strict=True)]
+    columns = [x if x.dtype == bool else x.astype(np.float32) for x in columns]
     bounds = (-np.ones(2, np.float32), np.ones(2, np.float32))
-    made = datasets.OfflineDataset(
-        "walks", Transition(*columns), f"{__name__}:Field-v0", None, bounds, {}
-    )
+    name = f"{__name__}:Field-v0"
+    made = datasets.OfflineDataset("walks", Transition(*columns), name, None, bounds, {})
     return datasets.write(made, path)
 
 

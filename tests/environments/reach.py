@@ -1,7 +1,4 @@
-"""A point that is to reach its goal on a line, and data of those who go there or anywhere.
-
-No agent has a preset.
-"""
+"""A point that is to reach its goal on a line, and data. No agent has a preset."""
 
 from __future__ import annotations
 
@@ -17,54 +14,43 @@ import numpy as np
 from rljax import datasets
 from rljax.agent import Array, EnvSpec, Transition
 
-STRIDE, LIMIT = 0.2, 20  # the longest step, and the steps of an episode
-# Mean returns of uniform actions, and of going straight to the goal, with continuous and with
-# discrete actions.
+STRIDE, LIMIT = 0.2, 20
+# Mean returns of uniform actions, and of going straight to the goal.
 LEVELS = {"Reach": (-13.6, -1.3), "ReachDiscrete": (-13.8, -2.2)}
 
 
 def moved(position: Any, action: Any, numbers: Any = jnp) -> Any:
-    """The position after an action in [-1, 1]."""
     return numbers.clip(position + STRIDE * action, -1.0, 1.0)
 
 
 class Reach:
-    """Observations are (position, goal), both within [-1, 1];
-    the reward is minus their distance after the step.
+    """Observations are (position, goal) in [-1, 1]; the reward is minus the distance after the
+    step.
     """
 
     spec = EnvSpec("Reach", observation_shape=(2,), action_size=1, max_episode_steps=LIMIT)
     params = None
 
     def reset(self, key: Array, params: Any) -> tuple[Array, Array]:
-        """Position and goal anywhere."""
-        del params
         state = jax.random.uniform(key, (2,), minval=-1.0, maxval=1.0)
         return state, state
 
-    def step(
-        self, key: Array, state: Array, action: Array, params: Any
-    ) -> tuple[Array, Array, Array, Array, bool, dict]:
-        """One step along the line."""
-        del key, params
+    def step(self, key: Array, state: Array, action: Array, params: Any) -> Any:
         state = state.at[0].set(moved(state[0], action[0]))
         return state, state, -jnp.abs(state[0] - state[1]), jnp.zeros((), bool), False, {}
 
 
 class ReachReversed(Reach):
-    """A simulator of the task that is wrong: actions have the opposite effect."""
+    """Actions have the opposite effect."""
 
     spec = dataclasses.replace(Reach.spec, name="ReachReversed")
 
-    def step(
-        self, key: Array, state: Array, action: Array, params: Any
-    ) -> tuple[Array, Array, Array, Array, bool, dict]:
-        """One step along the line."""
+    def step(self, key: Array, state: Array, action: Array, params: Any) -> Any:
         return super().step(key, state, -action, params)
 
 
 class ReachDiscrete(Reach):
-    """The same with three actions: left, stay, right."""
+    """Left, stay, right."""
 
     spec = EnvSpec(
         "ReachDiscrete",
@@ -74,17 +60,12 @@ class ReachDiscrete(Reach):
         max_episode_steps=LIMIT,
     )
 
-    def step(
-        self, key: Array, state: Array, action: Array, params: Any
-    ) -> tuple[Array, Array, Array, Array, bool, dict]:
-        """One step along the line."""
+    def step(self, key: Array, state: Array, action: Array, params: Any) -> Any:
         return super().step(key, state, jnp.asarray(action, jnp.float32)[None] - 1.0, params)
 
 
 def journeys(path: Path, episodes: int = 300) -> Path:
-    """Write episodes, three of four by a controller that goes to the goal, noisily,
-    the others of uniform actions.
-    """
+    """Three of four by a noisy controller that goes to the goal, others uniform."""
     generator = np.random.default_rng(0)
 
     def controller(episode: int) -> Callable[[float], float]:
@@ -98,8 +79,8 @@ def journeys(path: Path, episodes: int = 300) -> Path:
 
 
 def demonstrations(path: Path, experts: int = 5, episodes: int = 300) -> Path:
-    """Write two joined parts without rewards: who goes straight to the goal, and others,
-    of whom one in ten does.
+    """Two joined parts without rewards: who goes straight to the goal, and others, of whom one
+    in ten does.
     """
     generator, parts = np.random.default_rng(0), []
     for number, share in ((experts, 1.0), (episodes, 0.1)):
@@ -115,34 +96,27 @@ def demonstrations(path: Path, experts: int = 5, episodes: int = 300) -> Path:
 
 
 def choices(path: Path, episodes: int = 300) -> Path:
-    """Write the journeys of discrete actions: left, stay or right, one of two towards the goal,
-    the others uniform.
-    """
+    """Left, stay or right: one action of two towards the goal, the others uniform."""
     generator, rows = np.random.default_rng(0), []
     for _ in range(episodes):
         observation = generator.uniform(-1, 1, 2)
         for t in range(LIMIT):
             direct = 1 + np.round(np.clip((observation[1] - observation[0]) / STRIDE, -1, 1))
             action = int(direct if generator.random() < 0.5 else generator.integers(3))
-            successor = np.array([moved(observation[0], action - 1.0, np), observation[1]])
-            rows.append(
-                (
-                    observation,
-                    action,
-                    -abs(successor[0] - successor[1]),
-                    False,
-                    t == LIMIT - 1,
-                    successor,
-                )
-            )
-            observation = successor
+            rows.append(_row(observation, action, action - 1.0, t))
+            observation = rows[-1][-1]
     return _written(path, rows, None)
 
 
+def _row(observation: np.ndarray, action: Any, change: float, t: int) -> tuple[Any, ...]:
+    """A transition after t steps."""
+    successor = np.array([moved(observation[0], change, np), observation[1]])
+    reward = -abs(successor[0] - successor[1])
+    return observation, action, reward, False, t == LIMIT - 1, successor
+
+
 def walks(path: Path, episodes: int = 300) -> Path:
-    """Write random walks in a square: observations are positions [2],
-    and there are no goals and no rewards.
-    """
+    """Random walks in a square: observations are positions [2]; no goals, no rewards."""
     generator, rows = np.random.default_rng(0), []
     for _ in range(episodes):
         observation, drift = generator.uniform(-1, 1, 2), generator.uniform(-0.7, 0.7, 2)
@@ -155,9 +129,7 @@ def walks(path: Path, episodes: int = 300) -> Path:
 
 
 def uniform_walks(episodes: int, discount: float) -> tuple[np.ndarray, np.ndarray]:
-    """Observations [N, 2] of episodes with uniform actions,
-    and the discounted returns [N] that followed.
-    """
+    """Observations [N, 2] under uniform actions, and the discounted returns [N] that followed."""
     generator, observations, rewards = np.random.default_rng(0), [], []
     position, goal = generator.uniform(-1, 1, (2, episodes))
     for _ in range(LIMIT):
@@ -170,24 +142,15 @@ def uniform_walks(episodes: int, discount: float) -> tuple[np.ndarray, np.ndarra
     return np.concatenate(observations).astype(np.float32), np.concatenate(returns[:0:-1])
 
 
-def _played(
-    generator: np.random.Generator,
-    episodes: int,
-    controller: Callable[[int], Callable[[float], float]],
-) -> list[Any]:
-    """The rows of episodes.
-
-    An episode's controller gives the action from the one that goes straight to the goal.
-    """
+def _played(generator: np.random.Generator, episodes: int, controller: Callable) -> list[Any]:
+    """The rows of episodes, whose controllers make actions of the one that goes straight."""
     rows = []
     for episode in range(episodes):
         action, observation = controller(episode), generator.uniform(-1, 1, 2)
         for t in range(LIMIT):
             clipped = np.clip([action((observation[1] - observation[0]) / STRIDE)], -1, 1)
-            successor = np.array([moved(observation[0], clipped[0], np), observation[1]])
-            reward = -abs(successor[0] - successor[1])
-            rows.append((observation, clipped, reward, False, t == LIMIT - 1, successor))
-            observation = successor
+            rows.append(_row(observation, clipped, clipped[0], t))
+            observation = rows[-1][-1]
     return rows
 
 
@@ -196,7 +159,7 @@ def _written(path: Path, rows: list[Any], action_size: int | None) -> Path:
 
 
 def _dataset(rows: list[Any], action_size: int | None) -> datasets.OfflineDataset:
-    columns: Any = [np.stack(column) for column in zip(*rows, strict=True)]
+    columns = [np.stack(column) for column in zip(*rows, strict=True)]
     types = {"b": bool, "i": np.int32, "f": np.float32}
     columns = [column.astype(types[column.dtype.kind]) for column in columns]
     bounds = None if action_size is None else (-np.ones(action_size), np.ones(action_size))

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from flax import struct
 
-from rljax import envs
 from rljax.agent import EnvSpec, Step
 from rljax.envs.autoreset import CHUNK, AutoReset
 
@@ -20,10 +19,7 @@ class CounterState:
 
 
 class Counter:
-    """Counts up from a random start in [0, 1) and terminates after 3 steps.
-
-    Its dtypes are careless on purpose.
-    """
+    """From a random start in [0, 1), for 3 steps, with careless dtypes."""
 
     params = 3  # steps to the end
 
@@ -44,7 +40,7 @@ class Counter:
 
 
 def roll(environment: AutoReset, keys, steps: int, policy=None) -> tuple[jax.Array, Step]:
-    """First observations [N, O...], and Steps [T, N, ...] under `policy` (zeros by default)."""
+    """First observations [N, O...], and Steps [T, N, ...]."""
 
     def body(carry, time):
         observation, state = carry
@@ -75,37 +71,25 @@ def test_true_final_observation_and_next_episode():
     np.testing.assert_allclose(count, np.repeat([[1, 2, 3, 1, 2, 3, 1]], 2, axis=0).T, atol=2e-3)
     ended = np.asarray(step.terminated)
     np.testing.assert_array_equal(ended[:, 0], [False, False, True, False, False, True, False])
-    # Within an episode, the policy acts on the successor; after its end, on the first observation
-    # of the new episode.
     np.testing.assert_array_equal(step.observation[~ended], step.next_observation[~ended])
     np.testing.assert_array_equal(step.observation[ended][:, 0], step.observation[ended][:, 1])
-    # Fresh starts, for each environment and episode.
     assert len(np.unique(np.asarray(start)[[0, 2, 5]])) == 6
-
-
-@pytest.mark.slow
-def test_totals_run_and_end():
-    _, step = jax.jit(lambda: roll(AutoReset(Counter()), keys_of(1), 5))()
-    np.testing.assert_array_equal(step.reward[:, 0], [2, 2, 2, 2, 2])
-    np.testing.assert_array_equal(step.episode_return[:, 0], [2, 4, 6, 2, 4])
-    np.testing.assert_array_equal(step.episode_length[:, 0], [1, 2, 3, 1, 2])
 
 
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("limit", "terminated", "truncated"),
     [
-        (None, [0, 0, 1, 0, 0, 1], [0, 0, 0, 0, 0, 0]),
-        (2, [0, 0, 0, 0, 0, 0], [0, 1, 0, 1, 0, 1]),
-        # Both at once: `terminated` decides about bootstrapping.
-        (3, [0, 0, 1, 0, 0, 1], [0, 0, 1, 0, 0, 1]),
-        (4, [0, 0, 1, 0, 0, 1], [0, 0, 0, 0, 0, 0]),
+        (None, [2, 5], []),
+        (2, [], [1, 3, 5]),
+        (3, [2, 5], [2, 5]),  # both at once: `terminated` decides about bootstrapping
+        (4, [2, 5], []),
     ],
 )
 def test_the_limit_truncates_and_never_terminates(limit, terminated, truncated):
     _, step = jax.jit(lambda: roll(AutoReset(Counter(limit)), keys_of(2), 6))()
-    np.testing.assert_array_equal(step.terminated[:, 1], np.array(terminated, bool))
-    np.testing.assert_array_equal(step.truncated[:, 1], np.array(truncated, bool))
+    assert np.flatnonzero(step.terminated[:, 1]).tolist() == terminated
+    assert np.flatnonzero(step.truncated[:, 1]).tolist() == truncated
 
 
 @pytest.mark.slow
@@ -118,31 +102,6 @@ def test_an_environments_own_truncation_is_kept():
     _, step = jax.jit(lambda: roll(AutoReset(Truncating()), keys_of(1), 3))()
     np.testing.assert_array_equal(step.truncated[:, 0], [False, False, True])
     assert not step.terminated.any()
-
-
-@pytest.mark.slow
-def test_dtypes_and_shapes_follow_the_contract_and_do_not_change():
-    environment = AutoReset(Counter())
-    keys = keys_of(3)
-    observation, state = environment.reset(keys)
-    step, after = environment.step(keys, state, jnp.zeros((3, 1)))
-    assert observation.shape == step.observation.shape == step.next_observation.shape == (3, 2)
-    for name, dtype in {
-        "observation": np.float32,
-        "next_observation": np.float32,
-        "reward": np.float32,
-        "terminated": np.bool_,
-        "truncated": np.bool_,
-        "episode_return": np.float32,
-        "episode_length": np.int32,
-    }.items():
-        assert getattr(step, name).dtype == dtype, name
-        assert getattr(step, name).shape[0] == 3, name
-    describe = [(x.shape, x.dtype, x.weak_type) for x in jax.tree.leaves((observation, state))]
-    assert describe == [
-        (x.shape, x.dtype, x.weak_type) for x in jax.tree.leaves((step.observation, after))
-    ]
-    assert not any(weak for _, _, weak in describe)
 
 
 @pytest.mark.slow
@@ -164,33 +123,12 @@ def test_a_step_and_the_reset_after_it_have_keys_of_their_own():
 
 def test_stepping_compiles_once():
     environment = AutoReset(Counter())
-    step: Any = jax.jit(environment.step)
+    step = jax.jit(environment.step)
     keys = keys_of(2)
     _, state = environment.reset(keys)
     for _ in range(4):
         _, state = step(keys, state, jnp.zeros((2, 1)))
     assert step._cache_size() == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        "rljax/Observation",
-        "rljax/Endless-discrete",
-        "rljax/LightsOut-2x2",
-        "rljax/BoxPick-4x4-vertical",
-    ],
-)
-def test_a_trajectory_does_not_depend_on_the_batch(name):
-    environment = envs.make(name)
-    play = jax.jit(lambda keys: roll(environment, keys, 8))
-    first, together = play(keys_of(5))
-    for row in range(5):
-        alone_first, alone = play(keys_of(1, first=row))
-        np.testing.assert_array_equal(alone_first[0], first[row])
-        for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(together), strict=True):
-            np.testing.assert_array_equal(a[:, 0], b[:, row])
 
 
 @pytest.mark.slow
@@ -201,7 +139,7 @@ def test_more_episodes_end_than_are_reset_at_a_time():
     assert step.terminated[2].all()
     np.testing.assert_array_equal(step.episode_length[3], np.ones(number))
     starts = np.asarray(step.observation[2, :, 0])
-    assert len(np.unique(starts)) > 0.99 * number  # each from its own key
+    assert len(np.unique(starts)) > 0.99 * number
     _, alone = jax.jit(lambda: roll(environment, keys_of(1, first=number - 1), 4))()
     np.testing.assert_array_equal(alone.observation[:, 0], step.observation[:, -1])
 
@@ -220,4 +158,4 @@ def test_resets_run_only_where_an_episode_ended():
         jax.block_until_ready(state)
         jax.effects_barrier()
         counts.append(len(resets))
-    assert counts == [0, 0, 1, 0, 0, 1]  # once for the whole batch
+    assert counts == [0, 0, 1, 0, 0, 1]

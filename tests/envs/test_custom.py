@@ -1,10 +1,7 @@
-"""A user's own environment in JAX: the example in the documentation works,
-and errors name the mistakes.
-"""
+"""A user's own environment."""
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import rljax
 from rljax import envs, trust
 from rljax.cli import options, training
 from rljax.envs.environment import EnvironmentFailed
-from rljax.runs import experiments, records, run
+from rljax.runs import experiments, records
 from rljax.training.loop import Training
 from tests.helpers import small_runs
 
@@ -29,22 +25,12 @@ RECIPE = next(
 
 
 def written(tmp_path: Path, source: str) -> str:
-    """The name of the environment of the example, written to a file."""
     (tmp_path / "corridor.py").write_text(source)
     return f"{tmp_path}/corridor.py:Corridor"
 
 
-@pytest.mark.learn
-def test_the_recipe_trains(tmp_path: Path) -> None:
-    assert len(RECIPE.splitlines()) <= 25
-    out = small_runs.train("sac", written(tmp_path, RECIPE), 150, tmp_path / "run")
-    summary = json.loads((out / "summary.json").read_text())
-    assert summary["steps"] == 150
-    assert -100.0 < summary["final"]["mean"] < 0.0
-
-
 def of_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """The words of the page's command, in a folder with the example's file."""
+    """The words of the page's command."""
     (command,) = re.findall(r"^rljax (train sac --env \./corridor.*)$", PAGE.read_text(), re.M)
     written(tmp_path, RECIPE)
     monkeypatch.chdir(tmp_path)
@@ -52,18 +38,18 @@ def of_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 
 
 def test_the_command_of_the_page_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = of_the_page(monkeypatch, tmp_path)
-    asked, config = options.parse_with_agent(training.Train, words[1:], "train")
-    made = Training(
-        experiments.prepare(**(options.run_settings(asked) | {"online": None}), config=config)
-    )
-    assert not made.warnings
-    made.close()
-    short, config = options.parse_with_agent(training.Train, words[1:-2], "train")
+    words = of_the_page(monkeypatch, tmp_path)[1:]
+
+    def made(words: list[str]) -> Training:
+        parsed, config = options.parse_with_agent(training.Train, words, "train")
+        settings = options.run_settings(parsed) | {"online": None}
+        return Training(experiments.prepare(**settings, config=config))
+
+    learns = made(words)
+    assert not learns.warnings
+    learns.close()
     with pytest.raises(ValueError, match="nothing will be learnt: the first update comes after 10"):
-        Training(
-            experiments.prepare(**(options.run_settings(short) | {"online": None}), config=config)
-        )
+        made(words[:-2])
 
 
 @pytest.mark.learn
@@ -74,12 +60,6 @@ def test_the_command_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     assert done.returncode == 0, done.stderr
     assert "warning" not in done.stderr
     assert records.read(tmp_path / "run", "metrics")[-1]["update"] == 4501
-
-
-def test_its_spec_is_read(tmp_path: Path) -> None:
-    environment = envs.make(written(tmp_path, RECIPE))
-    assert (environment.spec.observation_shape, environment.spec.max_episode_steps) == ((1,), 50)
-    assert np.ndim(environment.environment.params or 0.0) == 0
 
 
 def test_a_state_keeps_its_dtypes(tmp_path: Path) -> None:
@@ -272,21 +252,6 @@ def test_a_function_that_makes_a_gymnasium_environment_is_refused(gymnasium_file
         match=r"makes one of Gymnasium's environments. Name its class, .* or register it",
     ):
         envs.make(f"{gymnasium_file}:made")
-
-
-@pytest.mark.learn
-def test_a_run_in_a_gymnasium_class_is_resumed(gymnasium_file: Path, tmp_path: Path) -> None:
-    name = f"{gymnasium_file}:Asym"
-    small_runs.train("td3", name, 150, tmp_path / "whole", checkpoint_every=50)
-    small_runs.train("td3", name, 100, tmp_path / "half", checkpoint_every=50)
-    run.resume(tmp_path / "half", 150)
-    small_runs.assert_same(tmp_path / "whole", tmp_path / "half")
-    policy = rljax.load(tmp_path / "half")
-    action = policy(np.zeros(2, np.float32))
-    assert (-3 <= action[0] <= 1, 0.5 <= action[1] <= 2, action.dtype) == (True, True, np.float32)
-    np.testing.assert_allclose(
-        policy(np.zeros(2), normalised=True), (action - [-1, 1.25]) / [2, 0.75], rtol=1e-5
-    )
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
-"""The last action and reward in observations, on the host and inside the program."""
+"""The last action and reward in observations."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -17,19 +16,18 @@ from tests.helpers import small_runs
 
 
 def test_actions_of_all_kinds_are_shown() -> None:
-    """Numbers within their bounds, and a 1 at each choice, in an independent loop."""
+    """Numbers within their bounds, and a 1 at each choice."""
     both = EnvSpec("Both", (2,), 7, choices=(3, 2))
-    action = np.array([[0.5, -3.0, 2.0, 0.0]], np.float32)
-    shown = last_step.with_last_step(
-        np.zeros((1, 2), np.float32), action, np.array([4.0]), both, np
-    )
-    np.testing.assert_array_equal(shown, [[0, 0, 0.5, -1, 0, 0, 1, 1, 0, 4]])
     several = EnvSpec("Several", (2,), 5, discrete=True, choices=(3, 2))
-    shown = last_step.with_last_step(
-        np.zeros((1, 2), np.float32), np.array([[1, 1]]), np.array([-1.0]), several, np
-    )
-    np.testing.assert_array_equal(shown, [[0, 0, 0, 1, 0, 0, 1, -1]])
-    assert shown.dtype == np.float32
+    nothing = np.zeros((1, 2), np.float32)
+    for spec, action, reward, expected in (
+        (both, [0.5, -3.0, 2.0, 0.0], 4.0, [0, 0, 0.5, -1, 0, 0, 1, 1, 0, 4]),
+        (several, [1, 1], -1.0, [0, 0, 0, 1, 0, 0, 1, -1]),
+    ):
+        action = np.array([action], spec.action_dtype)
+        shown = last_step.with_last_step(nothing, action, np.array([reward]), spec, np)
+        np.testing.assert_array_equal(shown, [expected])
+        assert shown.dtype == np.float32
 
 
 def test_what_is_no_vector_becomes_a_dictionary() -> None:
@@ -61,7 +59,7 @@ def test_inside_the_program(name: str) -> None:
     size = whole.spec.observation_shape[0]
     np.testing.assert_array_equal(seen[:, :size], plain)
     np.testing.assert_array_equal(seen[:, size:], 0)
-    actions: Any = (
+    actions = (
         np.random.default_rng(0).uniform(-1, 1, (3, *whole.spec.action_shape)).astype(np.float32)
     )
     if whole.spec.discrete:
@@ -102,14 +100,6 @@ def test_on_the_host_until_episodes_have_begun_anew() -> None:
     np.testing.assert_array_equal(timed.reset([0])[0, 2:], [0, 0, -0.5])
     for made in (hosted, plain, timed):
         made.close()
-
-
-def test_names() -> None:
-    name = "with-last-step/without-velocities/Hopper-v5"
-    assert envs.task(name) == "Hopper-v5", "whose presets it has"
-    assert envs.evaluated("with-last-step/async/Hopper-v5") == "with-last-step/Hopper-v5"
-    assert envs.code_of("timed/signals-a/with-last-step/mine.py:Env") == "mine.py"
-    assert envs.is_compiled("with-last-step/gymnax/CartPole-v1")
 
 
 @pytest.mark.learn

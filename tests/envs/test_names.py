@@ -1,4 +1,4 @@
-"""Names of environments: the family that a name means, and the errors for unknown names."""
+"""The family that a name means, and unknown names."""
 
 import subprocess
 import sys
@@ -53,9 +53,9 @@ def test_names_by_family():
     assert not any(envs.is_compiled(name) for name in names["Gymnasium"])
 
 
-@pytest.mark.parametrize("name", ["rljax/Follow", "rljax/Pendulum"])
-def test_make_gives_what_was_named(name):
-    assert envs.make(name).spec.name == name
+def test_every_environment_has_the_name_that_it_is_made_by():
+    names = envs.names()["rljax"]
+    assert {envs.make(name).spec.name for name in names} == {*names}
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_compiled_names_are_not_hosted():
     ],
 )
 def test_an_absent_package_says_what_to_install(monkeypatch, package, name, command):
-    envs._made.cache_clear()  # environments that were made before need no package
-    monkeypatch.setitem(sys.modules, package, None)  # importing it raises ModuleNotFoundError
+    envs._made.cache_clear()
+    monkeypatch.setitem(sys.modules, package, None)
     if package == "brax":
         monkeypatch.setitem(sys.modules, "brax.envs", None)
     expected = (
@@ -134,6 +134,7 @@ def test_an_absent_package_is_listed_empty(monkeypatch):
     [
         ("Hopper-v5", "Hopper-v5", "Hopper-v5", "Hopper-v5"),
         ("async/Hopper-v5", "Hopper-v5", "Hopper-v5", "async-Hopper-v5"),
+        ("timed/async/Hopper-v5", "Hopper-v5", "timed/Hopper-v5", "timed-async-Hopper-v5"),
         ("envpool/Hopper-v5", "Hopper-v5", "envpool/Hopper-v5", "envpool-Hopper-v5"),
         ("atari/Pong", "atari/Pong", "atari-games/Pong", "atari-Pong"),
         ("brax/ant", "brax/ant", "brax/ant", "brax-ant"),
@@ -144,6 +145,27 @@ def test_an_absent_package_is_listed_empty(monkeypatch):
 )
 def test_parts_of_names(name, task, evaluated, short):
     assert (envs.task(name), envs.evaluated(name), envs.short(name)) == (task, evaluated, short)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "without-velocities/",
+        "with-last-step/without-velocities/",
+        "timed/signals-cost,x_velocity/without-velocities/",
+    ],
+)
+def test_prefixes_of_a_task_whose_presets_it_has(prefix):
+    name = f"{prefix}async/Hopper-v5"
+    assert (envs.task(name), envs.evaluated(name)) == ("Hopper-v5", f"{prefix}Hopper-v5")
+    assert envs.short(f"{prefix}Hopper-v5") == f"{prefix}Hopper-v5".replace("/", "-")
+    assert envs.code_of(f"{prefix}mine.py:Env") == "mine.py"
+    assert envs.is_compiled(f"{prefix}gymnax/CartPole-v1")
+    assert not envs.is_compiled(name)
+
+
+def test_a_name_with_the_time():
+    assert envs.with_time("Hopper-v5") == envs.with_time("timed/Hopper-v5") == "timed/Hopper-v5"
 
 
 def test_envpool_says_what_it_lacks(monkeypatch):

@@ -1,12 +1,9 @@
-"""Hidden parts of observations, on the host and inside the program,
-and the arguments of gymnax's environments.
-"""
+"""Hidden parts of observations, and gymnax's arguments."""
 
 from __future__ import annotations
 
 import re
 import warnings
-from typing import Any
 
 import gymnasium
 import jax
@@ -69,14 +66,14 @@ VELOCITIES = ("qvel", "cvel", "ten_velocity")  # parts of Gymnasium's observatio
     "task", ["Ant", "Humanoid", "Hopper", "Walker2d", "HalfCheetah", "Swimmer", "InvertedPendulum"]
 )
 def test_exactly_the_velocities_are_hidden(task: str) -> None:
-    """Gymnasium says itself what its observations consist of, in their order."""
+    """Gymnasium itself says what its observations consist of."""
     environment = gymnasium.make(f"{task}-v5")
-    structure: Any = environment.unwrapped.observation_structure  # pyright: ignore[reportAttributeAccessIssue]
+    structure = environment.unwrapped.observation_structure
     parts = [
         name for name, size in structure.items() if name != "skipped_qpos" for _ in range(size)
     ]
     shown = [i for i, name in enumerate(parts) if name not in VELOCITIES]
-    size = environment.observation_space.shape[0]  # pyright: ignore[reportOptionalSubscript]
+    size = environment.observation_space.shape[0]
     assert len(parts) == size
     name = f"{task}-v5"
     np.testing.assert_array_equal(partial.visible("without-velocities/", name, size), shown)
@@ -92,7 +89,7 @@ def test_a_humanoid_of_version_4_hides_the_velocities_of_joints_and_bodies() -> 
     observation = environment.step(environment.action_space.sample())[0]
     hidden = np.ones(len(observation), bool)
     hidden[partial.visible("without-velocities/", "Humanoid-v4", len(observation))] = False
-    data: Any = environment.unwrapped.data  # pyright: ignore[reportAttributeAccessIssue]
+    data = environment.unwrapped.data
     expected = np.concatenate([data.qvel, data.cvel.ravel()])
     np.testing.assert_array_equal(observation[hidden], expected)
     environment.close()
@@ -103,7 +100,7 @@ def test_a_double_pendulum_shows_the_forces_of_its_constraints() -> None:
     environment.reset(seed=0)
     observation = environment.step(environment.action_space.sample())[0]
     shown = partial.visible("without-velocities/", "InvertedDoublePendulum-v5", len(observation))
-    data: Any = environment.unwrapped.data  # pyright: ignore[reportAttributeAccessIssue]
+    data = environment.unwrapped.data
     angles = [np.sin(data.qpos[1:]), np.cos(data.qpos[1:])]
     expected = np.concatenate([data.qpos[:1], *angles, data.qfrc_constraint[:1]])
     np.testing.assert_array_equal(observation[shown], expected)
@@ -113,15 +110,6 @@ def test_a_double_pendulum_shows_the_forces_of_its_constraints() -> None:
 def test_other_layouts_of_a_known_task_are_refused() -> None:
     with pytest.raises(ValueError, match="it is not known which numbers of 'Hopper-v5'"):
         partial.visible("without-velocities/", "Hopper-v5", 12)
-
-
-def test_names_with_hidden_parts() -> None:
-    name = "without-velocities/Hopper-v5"
-    assert not envs.is_compiled(name)
-    assert envs.is_compiled("timed/without-2/gymnax/CartPole-v1")
-    assert envs.task(name) == "Hopper-v5", "whose presets it has"
-    assert envs.short(name) == "without-velocities-Hopper-v5"
-    assert envs.code_of("without-1/mine.py:Env") == "mine.py"
 
 
 @pytest.mark.slow

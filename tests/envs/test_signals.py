@@ -1,6 +1,4 @@
-"""Signals: declared by environments, read from their `info`, summed over episodes,
-in any kind of environment.
-"""
+"""Signals in any kind of environment."""
 
 from __future__ import annotations
 
@@ -21,14 +19,13 @@ from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.host.hosted import Hosted
 from rljax.envs.host.robots import velocity
 from rljax.envs.host.serial import Serial
+from rljax.trust import TrustedState
 
 DECLARED = (Part("cost", ()), Part("objectives", (2,)))
 
 
 class Costly:
-    """An environment in the program: an episode has 3 steps, step t of it costs t,
-    and its objectives are t and -t.
-    """
+    """Step t of 3 costs t, and its objectives are t and -t."""
 
     params = None
 
@@ -36,11 +33,9 @@ class Costly:
         self.spec, self.info = EnvSpec("costly", (1,), 1, signals=given), info
 
     def reset(self, key: Any, params: Any) -> Any:
-        """Begin."""
         return jnp.zeros(1), jnp.zeros(())
 
     def step(self, key: Any, state: Any, action: Any, params: Any) -> Any:
-        """Count."""
         time = state + 1
         info = (
             {"cost": time, "objectives": jnp.stack([time, -time]), "other": 7}
@@ -51,7 +46,6 @@ class Costly:
 
 
 def rolled(environment: Any, steps: int, number: int = 2) -> list[Any]:
-    """Some steps of an environment in the program."""
     wrapped, found = AutoReset(environment), []
     keys = jax.vmap(jax.random.key)(jnp.arange(number, dtype=jnp.uint32))
     _, state = wrapped.reset(keys)
@@ -61,16 +55,20 @@ def rolled(environment: Any, steps: int, number: int = 2) -> list[Any]:
     return found
 
 
+def assert_sums(steps: list[Any]) -> None:
+    """The signals of two environments in five steps, and their sums."""
+    for i in range(2):
+        of = lambda read, i=i: [read(step)[i].tolist() for step in steps]  # noqa: E731
+        assert of(lambda step: step.signals["cost"]) == [1, 2, 3, 1, 2]
+        assert of(lambda step: step.episode_signals["cost"]) == [1, 3, 6, 1, 3]
+        sums = of(lambda step: step.episode_signals["objectives"])
+        assert sums == [[x, -x] for x in (1, 3, 6, 1, 3)]
+    for values in (steps[0].signals, steps[0].episode_signals):
+        assert {x.dtype for x in values.values()} == {np.dtype(np.float32)}
+
+
 def test_sums_run_within_an_episode_and_begin_anew() -> None:
-    steps = rolled(Costly(), 5)
-    np.testing.assert_array_equal([step.signals["cost"][0] for step in steps], [1, 2, 3, 1, 2])
-    np.testing.assert_array_equal(
-        [step.episode_signals["cost"][1] for step in steps], [1, 3, 6, 1, 3]
-    )
-    np.testing.assert_array_equal(
-        [step.episode_signals["objectives"][0, 1] for step in steps], [-1, -3, -6, -1, -3]
-    )
-    assert steps[0].signals["objectives"].shape == (2, 2)
+    assert_sums(rolled(Costly(), 5))
 
 
 def test_without_signals_the_state_has_no_sums() -> None:
@@ -88,10 +86,7 @@ def test_without_signals_the_state_has_no_sums() -> None:
             {"cost": jnp.ones(())},
             r"'costly' declares the signal 'objectives' of shape \(2,\), and its info has none",
         ),
-        (
-            {"cost": jnp.ones(3)},
-            r"the signal 'cost' of shape \(\), and its info has one of shape \(3,\)",
-        ),
+        ({"cost": jnp.ones(3)}, r"'cost' of shape \(\), and its info has one of shape \(3,\)"),
     ],
 )
 def test_an_info_without_the_signal_is_refused(info: Any, message: str) -> None:
@@ -138,25 +133,21 @@ def test_columns_hold_signals_of_any_shape() -> None:
 
 
 class Paying(gymnasium.Env):
-    """The same on the host: episodes of 3 steps, which cost 1, 2, 3;
-    the observation tells the step.
-    """
+    """The same on the host; the observation tells the step."""
 
     metadata = {"render_modes": [], "signals": {"cost": (), "objectives": (2,)}}  # noqa: RUF012
 
     def __init__(self) -> None:
         self.observation_space = gymnasium.spaces.Box(-10, 10, (1,), np.float32)
         self.action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
-        self.spoil: Any = {}
+        self.spoil = {}
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        """Begin."""
         super().reset(seed=seed)
         self.time = 0
         return np.zeros(1, np.float32), {"cost": 100.0}
 
     def step(self, action: Any) -> Any:
-        """Count."""
         self.time += 1
         info = {
             "cost": float(self.time),
@@ -167,7 +158,6 @@ class Paying(gymnasium.Env):
 
 
 def hosted(kind: str) -> Hosted:
-    """Two of them, stepped in one of several ways."""
     modes = {"same step": AutoresetMode.SAME_STEP, "next step": AutoresetMode.NEXT_STEP}
     if kind == "serial":
         return Hosted(Serial([Paying(), Paying()], "Paying"), "Paying")
@@ -179,78 +169,47 @@ def test_vector_environments_give_the_same_signals(kind: str) -> None:
     environment = hosted(kind)
     assert environment.spec.signals == DECLARED
     environment.reset([0, 1])
-    steps = [environment.step(np.zeros((2, 1), np.float32)) for _ in range(5)]
-    np.testing.assert_array_equal(
-        [step.signals["cost"] for step in steps], [[t, t] for t in (1, 2, 3, 1, 2)]
-    )
-    np.testing.assert_array_equal(
-        [step.episode_signals["cost"][0] for step in steps], [1, 3, 6, 1, 3]
-    )
-    np.testing.assert_array_equal(
-        [step.episode_signals["objectives"][1, 1] for step in steps], [-1, -3, -6, -1, -3]
-    )
-    assert (
-        steps[0].signals["cost"].dtype == steps[0].episode_signals["objectives"].dtype == np.float32
-    )
+    assert_sums([environment.step(np.zeros((2, 1), np.float32)) for _ in range(5)])
     environment.close()
 
 
 def test_a_saved_state_holds_the_sums() -> None:
-    environment = hosted("serial")
+    environment, other = hosted("serial"), hosted("serial")
+    action = np.zeros((2, 1), np.float32)
     environment.reset([0, 1])
-    for _ in range(2):
-        environment.step(np.zeros((2, 1), np.float32))
-    saved = environment.save([1, 0])
-    assert saved is not None
-    other = hosted("serial")
-    from rljax.trust import TrustedState
-
-    other.restore(TrustedState(saved))
-    np.testing.assert_array_equal(
-        other.step(np.zeros((2, 1), np.float32)).episode_signals["cost"], [6, 6]
-    )
+    environment.step(action)
+    environment.step(action)
+    other.restore(TrustedState(environment.save([1, 0]) or b""))
+    np.testing.assert_array_equal(other.step(action).episode_signals["cost"], [6, 6])
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("spoil", "error", "message"),
     [
         (
             {"cost": None},
-            (
-                "environment 1 of 'Paying' returned an info without the signal 'cost'. The info "
-                "of every step must have it"
-            ),
+            EnvironmentFailed,
+            "environment 1 of 'Paying' returned an info without the signal 'cost'. The info of "
+            "every step must have it",
         ),
         (
             {"cost": "much"},
-            (
-                "environment 1 of 'Paying' returned the signal 'cost' = 'much', it must be "
-                "one real number"
-            ),
+            EnvironmentFailed,
+            "1 of 'Paying' returned the signal 'cost' = 'much', it must be one real number",
         ),
         (
             {"objectives": [1.0]},
+            EnvironmentFailed,
             r"the signal 'objectives' = \[1.0\], it must be numbers of shape \(2,\)",
         ),
+        ({"cost": np.nan}, FloatingPointError, "the signal 'cost' nan, it must be finite"),
     ],
 )
-def test_a_wrong_signal_is_one_error(spoil: Any, message: str) -> None:
+def test_a_wrong_signal_is_one_error(spoil: Any, error: Any, message: str) -> None:
     environment = hosted("serial")
     environment.reset([0, 1])
-    vector: Any = environment.vector_env
-    vector.envs[1].spoil = spoil
-    with pytest.raises(EnvironmentFailed, match=message):
-        environment.step(np.zeros((2, 1), np.float32))
-
-
-def test_a_signal_must_be_finite() -> None:
-    environment = hosted("serial")
-    environment.reset([0, 1])
-    vector: Any = environment.vector_env
-    vector.envs[0].spoil = {"cost": np.nan}
-    with pytest.raises(
-        FloatingPointError, match="returned the signal 'cost' nan, it must be finite"
-    ):
+    environment.vector_env.envs[1].spoil = spoil
+    with pytest.raises(error, match=message):
         environment.step(np.zeros((2, 1), np.float32))
 
 
@@ -259,29 +218,26 @@ def test_robots_pay_for_speed(robot: str) -> None:
     environment = envs.make_hosted(f"velocity/{robot}-v5", 1)
     plain = gymnasium.make(f"{robot}-v5")
     assert environment.spec.signals == (Part("cost", ()),)
-    assert plain.spec is not None
     assert environment.spec.max_episode_steps == plain.spec.max_episode_steps == 1000
     environment.reset([4])
     plain.reset(seed=4)
-    vector: Any = environment.vector_env
+    (wrapped,) = environment.vector_env.envs
+    assert wrapped.get_wrapper_attr("limit") == velocity.LIMITS[robot]
     generator, costs = np.random.default_rng(0), []
     for time in range(40):
-        limit = vector.envs[0].get_wrapper_attr("limit")
-        assert limit == velocity.LIMITS[robot] or time > 20
+        if time == 20:
+            wrapped.set_wrapper_attr("limit", 0.2)
         action = generator.uniform(-1, 1, (1, environment.spec.action_size)).astype(np.float32)
         step = environment.step(action)
         _, reward, ended, _, info = plain.step(environment.spaces.act(action)[0])
         speed = info["x_velocity"]
         speed = np.hypot(speed, info["y_velocity"]) if robot in ("Ant", "Humanoid") else speed
-        costs.append(float(speed > limit))
-        assert step.signals["cost"][0] == costs[-1]
-        assert step.reward[0] == np.float32(reward)
-        assert step.terminated[0] == ended
+        costs.append(float(speed > wrapped.get_wrapper_attr("limit")))
+        results = (step.signals["cost"], step.reward, step.terminated)
+        assert [x.item() for x in results] == [costs[-1], np.float32(reward), ended]
         if ended:
             plain.reset()
-        if time == 20:
-            vector.envs[0].set_wrapper_attr("limit", 0.2)
-    assert any(costs[21:])
+    assert any(costs[20:])
 
 
 @pytest.mark.slow
@@ -325,7 +281,7 @@ def test_numbers_of_any_adapter_become_signals(name: str, expected: tuple[str, .
         assert tuple(part.name for part in hosted.spec.signals) == expected
         hosted.reset([0, 1])
         given = [hosted.step(np.full((2, 6), 0.5, np.float32)) for _ in range(3)]
-        plain: Any = gymnasium.make("HalfCheetah-v5")
+        plain = gymnasium.make("HalfCheetah-v5")
         plain.reset(seed=1)
         info = [plain.step(np.full(6, 0.5, np.float32))[4] for _ in range(3)]
         hosted.close()
@@ -357,7 +313,7 @@ def test_numbers_of_any_adapter_become_signals(name: str, expected: tuple[str, .
         np.testing.assert_allclose(steps[1].episode_signals[part], values.sum(axis=0), rtol=1e-6)
         assert np.isfinite(values).all()
         assert (values != 0).all()
-    if "brax" in name:  # the reward of a step without an action is the distance's
+    if "brax" in name:
         np.testing.assert_allclose(steps[0].signals["reward_dist"], steps[0].reward, rtol=1e-5)
 
 
@@ -404,13 +360,6 @@ def test_a_full_stop_stands_for_a_slash() -> None:
         Part("reward.upright", ()),
     )
     assert signals.renamed(("reward.upright",), info)["reward.upright"] == 2.0
-
-
-def test_names_with_signals_are_those_of_the_task() -> None:
-    name = "timed/signals-cost,x_velocity/without-velocities/Hopper-v5"
-    assert envs.task(name) == "Hopper-v5"
-    assert envs.evaluated("signals-cost/async/Hopper-v5") == "signals-cost/Hopper-v5"
-    assert envs.code_of("signals-cost/./mine.py:Mine") == "./mine.py"
 
 
 def test_names_and_values_of_signals_are_no_text() -> None:

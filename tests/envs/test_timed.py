@@ -1,4 +1,4 @@
-"""The time in an episode as a last observation, inside the program and on the host."""
+"""The time in an episode as a last observation."""
 
 from __future__ import annotations
 
@@ -63,9 +63,7 @@ def test_saved_on_the_host_with_its_time() -> None:
     blob = hosted.save()
     assert blob is not None
     np.testing.assert_allclose(other.restore(blob)[0, -1], 3 / 1000 - 0.5)
-    following: Any = [
-        each.step(np.zeros((1, 3), np.float32)).observation for each in (hosted, other)
-    ]
+    following = [each.step(np.zeros((1, 3), np.float32)).observation for each in (hosted, other)]
     np.testing.assert_array_equal(*following)
 
 
@@ -88,18 +86,10 @@ def test_refused_where_there_is_no_time_to_tell(name: str, why: str) -> None:
         envs.make(name)
 
 
-def test_names() -> None:
-    assert envs.is_compiled("timed/rljax/Pendulum")
-    assert not envs.is_compiled("timed/Hopper-v5")
-    assert envs.evaluated("timed/async/Hopper-v5") == "timed/Hopper-v5"
-    assert envs.task("timed/async/Hopper-v5") == "Hopper-v5"
-    assert envs.with_time("Hopper-v5") == envs.with_time("timed/Hopper-v5") == "timed/Hopper-v5"
-
-
 @pytest.mark.learn
 def test_runs_whose_agent_observes_the_time(tmp_path: Any) -> None:
     config = {"hidden": (8,)}
-    settings: dict[str, Any] = {"eval_every": 200, "eval_episodes": 2, "config": config}
+    settings = {"eval_every": 200, "eval_episodes": 2, "config": config}
     out = run.train("stream_ac", "Pendulum-v1", 400, out=tmp_path / "run", **settings)
     assert run.read_config(out)["environment"] == "Pendulum-v1"
     assert len(evaluate.evaluate_run(out, episodes=2)["episodes"][0]["returns"]) == 2

@@ -1,6 +1,4 @@
-"""An agent, environments and a data set that can be counted by hand,
-for tests of what moves agents through them.
-"""
+"""An agent, environments and data to be counted by hand."""
 
 from __future__ import annotations
 
@@ -26,8 +24,6 @@ ROWS = 40  # of the data set
 
 @agent.config
 class Config:
-    """What a Fake and its experience read."""
-
     learning_rate: float = 0.1
     bad_from: float = 1e9  # the first update with a metric that is not finite
     batch_size: int = 4
@@ -41,21 +37,11 @@ class Config:
 
 
 def replay(config: Any, **changes: Any) -> buffers.Replay:
-    """The replay that a Fake's Config describes."""
-    return buffers.Replay(
-        replay_size=config.replay_size,
-        batch_size=config.batch_size,
-        warmup_steps=config.warmup_steps,
-        num_envs=config.num_envs,
-        num_steps=config.num_steps,
-        num_updates=config.num_updates,
-        **changes,
-    )
+    names = ("replay_size", "batch_size", "warmup_steps", "num_envs", "num_steps", "num_updates")
+    return buffers.Replay(**{name: getattr(config, name) for name in names}, **changes)
 
 
 class State(struct.PyTreeNode):
-    """What a Fake has learnt, and what it remembers of learning it."""
-
     weight: Any  # [O]
     rewards: Any  # [UPDATES, B] of the batches
     noise: Any  # [UPDATES] drawn with the updates' keys
@@ -66,28 +52,26 @@ class State(struct.PyTreeNode):
 
 
 class Fake:
-    """An agent that follows the rewards of its batches and remembers what it was given."""
+    """It follows the rewards of its batches."""
 
     Config = Config
 
     def experience(self, config: Any) -> Any:
-        """A replay with all that the Config says."""
         return replay(config)
 
     def check(self, spec: EnvSpec, config: Any) -> None:
         """Everything is fine."""
 
     def init(self, key: Any, spec: EnvSpec, config: Any) -> State:
-        """A weight that depends on the key."""
-        weight = jax.random.normal(key, spec.observation_shape)
-        remembered, zero = jnp.zeros(UPDATES), jnp.zeros(())
+        nothing, zero = jnp.zeros(UPDATES), jnp.zeros(())
         rewards = jnp.zeros((UPDATES, config.batch_size))
-        return State(
-            weight, rewards, remembered, remembered, zero, zero, jnp.zeros(spec.observation_shape)
+        weight, total = (
+            jax.random.normal(key, spec.observation_shape),
+            jnp.zeros(spec.observation_shape),
         )
+        return State(weight, rewards, nothing, nothing, zero, zero, total)
 
     def perceive(self, state: State, observation: Any, first: Any, config: Any) -> State:
-        """Count observations [E, O]."""
         if not config.counts:
             return state
         return state.replace(
@@ -96,21 +80,15 @@ class Fake:
             total=state.total + observation.sum(axis=0),
         )
 
-    def act(
-        self, state: State, observation: Any, key: Any, config: Any, explore: bool
-    ) -> tuple[Any, dict]:
-        """Actions [..., 1] within [0, 1], never below: uniform ones can be told apart."""
+    def act(self, state: State, observation: Any, key: Any, config: Any, explore: bool) -> Any:
+        """In [0, 1], never below: uniform ones can be told apart."""
         action = jax.nn.sigmoid(observation @ state.weight)[..., None]
         noise = jax.random.uniform(key, action.shape) if explore else 0.5
         return 0.5 * action + 0.5 * noise, {"acted": jnp.ones(observation.shape[:-1])}
 
-    def update(
-        self, state: State, batch: Any, key: Any, step: Any, config: Any
-    ) -> tuple[State, dict]:
-        """Halve the weight and add the mean reward: the order of batches matters."""
-        weight = state.weight + config.learning_rate * (
-            batch.reward.mean() * (step + 1.0) - state.weight
-        )
+    def update(self, state: State, batch: Any, key: Any, step: Any, config: Any) -> Any:
+        target = batch.reward.mean() * (step + 1.0)
+        weight = state.weight + config.learning_rate * (target - state.weight)
         loss = jnp.where(step >= config.bad_from, jnp.inf, weight.sum())
         row = step % UPDATES
         state = state.replace(
@@ -119,24 +97,19 @@ class Fake:
             noise=state.noise.at[row].set(jax.random.uniform(key)),
             losses=state.losses.at[row].set(loss),
         )
-        state, delayed = agent.every(
-            config.delay, step, lambda state: (state, {"delayed": step * 1.0}), state
-        )
-        return state, {"loss": loss} | delayed
+        delayed = lambda state: (state, {"delayed": step * 1.0})  # noqa: E731
+        state, metrics = agent.every(config.delay, step, delayed, state)
+        return state, {"loss": loss} | metrics
 
 
 class OnPolicy(Fake):
-    """A Fake that is handed whole rollouts; it remembers which steps they held."""
+    """It remembers which steps its rollouts held."""
 
     def experience(self, config: Any) -> Any:
-        """A rollout, whatever warm-up and size a replay would have."""
         sizes = {name: getattr(config, name) for name in ("num_envs", "num_steps", "batch_size")}
         return buffers.Rollout(**sizes)
 
-    def update(
-        self, state: State, batch: Any, key: Any, step: Any, config: Any
-    ) -> tuple[State, dict]:
-        """Remember the times [T, E] of a rollout."""
+    def update(self, state: State, batch: Any, key: Any, step: Any, config: Any) -> Any:
         flat = jax.tree.map(lambda x: x.reshape(config.batch_size, *x.shape[2:]), batch)
         new, metrics = super().update(state, flat, key, step, config)
         times = flat.next_observation[:, 0]
@@ -152,17 +125,15 @@ class Counter:
         self.spec = EnvSpec("Counter", (2,), 1, max_episode_steps=limit)
 
     def reset(self, key: Any, params: Any) -> tuple[Any, Any]:
-        """Nothing done yet."""
         return jnp.zeros(2), jnp.zeros(2)
 
     def step(self, key: Any, state: Any, action: Any, params: Any) -> Any:
-        """Count."""
         state = jnp.stack([state[0] + 1, action[0]])
         return state, state, state.sum(), jnp.zeros((), bool), jnp.zeros((), bool), {}
 
 
 class HostedCounter:
-    """The same on the host, as many side by side as it is given seeds."""
+    """The same on the host, as many as there are seeds."""
 
     save_failure = None
 
@@ -171,69 +142,47 @@ class HostedCounter:
         self.spec, self.limit = EnvSpec("Counter", (2,), 1, max_episode_steps=limit), limit
 
     def reset(self, seeds: Sequence[int] | None) -> np.ndarray:
-        """Nothing done yet."""
         assert seeds is not None
         self.num_envs = len(seeds)
         self.time, self.returns = np.zeros(len(seeds), np.int32), np.zeros(len(seeds), np.float32)
         return np.zeros((len(seeds), 2), np.float32)
 
     def step(self, action: np.ndarray) -> Step:
-        """Count."""
         self.time += 1
         following = np.stack([self.time.astype(np.float32), action[:, 0]], axis=-1)
         reward = following.sum(axis=-1)
         self.returns += reward
         ended = self.time >= self.limit
         observation = np.where(ended[:, None], np.float32(0), following)
-        step: Any = (
-            observation,
-            following,
-            reward,
-            np.zeros_like(ended),
-            ended,
-            self.returns.copy(),
-            self.time.copy(),
-        )
+        step = (observation, following, reward, np.zeros_like(ended), ended)
+        step = Step(*step, self.returns.copy(), self.time.copy())
         self.time[ended], self.returns[ended] = 0, 0
-        return Step(*step)
+        return step
 
 
 def dataset(rows: int = ROWS) -> Transition:
     """Transitions whose fields all tell their row's number, from 1 on."""
     number = np.arange(1, rows + 1, dtype=np.float32)
-    flags = np.zeros(rows, np.bool_)
+    flags = np.zeros(rows, bool)
     observation = np.stack([number, -number], axis=1)
-    fields: dict[str, Any] = dict(
-        observation=observation, action=number[:, None], reward=number, terminated=flags
-    )
-    return Transition(**fields, truncated=flags, next_observation=observation + 0.5)
+    return Transition(observation, number[:, None], number, flags, flags, observation + 0.5)
 
 
 def recorded(
     env: str = "rljax/Pendulum", size: int = 3, discrete: bool = False
 ) -> datasets.OfflineDataset:
-    """A data set that fits an environment with one continuous action or two discrete ones;
-    episodes of 10 steps.
-    """
+    """Episodes of 10 steps, with one continuous action or two discrete ones."""
     generator = np.random.default_rng(0)
     observation = generator.normal(size=(ROWS + 1, size)).astype(np.float32)
     action = generator.uniform(-1, 1, (ROWS, 1)).astype(np.float32)
     if discrete:
         action = generator.integers(0, 2, ROWS).astype(np.int32)
     reward, ends = -generator.random(ROWS).astype(np.float32), np.arange(ROWS) % 10 == 9
-    fields: Any = (
-        observation[:-1],
-        action,
-        reward,
-        np.zeros(ROWS, np.bool_),
-        ends,
-        observation[1:],
-    )
+    fields = (observation[:-1], action, reward, np.zeros(ROWS, bool), ends, observation[1:])
     return datasets.OfflineDataset("recorded.npz", Transition(*fields), env, None, None, {})
 
 
 def settings(num_learners: int, **changes: Any) -> Any:
-    """A Fake's Config for P learners."""
     return configuration.stack(Config(**changes), num_learners)
 
 
@@ -244,24 +193,21 @@ def driven(
     environment: Any = None,
     **changes: Any,
 ) -> CompiledDriver:
-    """A driver after some iterations."""
-    config = settings(len(seeds), **changes)
     environment = AutoReset(environment or Counter())
-    driver = CompiledDriver(
-        Learner(module or Fake(), environment.spec, len(seeds)), environment, config
-    )
+    learner = Learner(module or Fake(), environment.spec, len(seeds))
+    driver = CompiledDriver(learner, environment, settings(len(seeds), **changes))
     driver.start(seeds)
     driver.advance(iterations)
     return driver
 
 
 def one(tree: Any, index: int) -> Any:
-    """One learner's part of what has the axis P."""
+    """One of the P learners."""
     return jax.tree.map(lambda x: np.asarray(x[index]), tree)
 
 
 def assert_equal(first: Any, second: Any, **tolerance: float) -> None:
-    """Two pytrees have the same structure and numbers, random keys included, or are close."""
+    """Two pytrees have the same numbers, random keys included, or close ones."""
     trees = jax.tree.map(_numbers, (first, second))
     if tolerance:
         chex.assert_trees_all_close(*trees, **tolerance)
@@ -270,6 +216,5 @@ def assert_equal(first: Any, second: Any, **tolerance: float) -> None:
 
 
 def _numbers(leaf: Any) -> Any:
-    """A leaf; of random keys their data."""
     is_key = jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key)
     return jax.random.key_data(leaf) if is_key else leaf

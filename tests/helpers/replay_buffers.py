@@ -1,6 +1,4 @@
-"""Rings of transitions that can be told apart, made by hand:
-numbered ones, and episodes of several environments.
-"""
+"""Rings of transitions that can be told apart."""
 
 from __future__ import annotations
 
@@ -19,23 +17,19 @@ DISCOUNT = np.array([0.9, 0.5], np.float32)  # of each learner
 
 
 def keys(seed: int = 0) -> jax.Array:
-    """A key for each learner."""
     return jax.random.split(jax.random.key(seed), LEARNERS)
 
 
-# Compiled as a whole: done one by one, each operation would be a program.
+# Compiled as a whole: each operation would be a program.
 create = jax.jit(ReplayBuffer.create, static_argnums=(1, 2))
 begin = jax.jit(lambda declared, example: declared.create(example))
 sample = jax.jit(lambda declared, buffer, data, keys: declared.sample(buffer, data, keys))
 
 
-# Numbered transitions.
-
-
 def transitions(numbers: Any) -> Transition:
-    """Transitions [P, E] that can be told apart in every field by their numbers [P, E]."""
+    """[P, E], told apart in every field by their numbers [P, E]."""
     number = np.asarray(numbers, np.float32)
-    parts: Any = {
+    parts = {
         "observation": np.stack([number, -number], axis=-1),
         "action": np.asarray(numbers, np.int32),
         "reward": number / 2,
@@ -48,28 +42,23 @@ def transitions(numbers: Any) -> Transition:
 
 
 def numbered(time: int, num_envs: int) -> np.ndarray:
-    """Numbers [P, E] of the transitions of one step; no two are the same, in no learner."""
+    """Numbers [P, E] of the transitions of one step, all different."""
     return 1 + time * num_envs + np.arange(num_envs) + 100_000 * np.arange(LEARNERS)[:, None]
 
 
 def empty(replay_size: int, num_envs: int) -> ReplayBuffer:
-    """An empty ring for numbered transitions."""
     return create(transitions(np.zeros((LEARNERS, num_envs))), replay_size)
 
 
 def filled(replay_size: int, num_envs: int, steps: int) -> ReplayBuffer:
-    """A ring after `steps` steps."""
     replay, add = empty(replay_size, num_envs), jax.jit(ReplayBuffer.add)
     for time in range(steps):
         replay = add(replay, transitions(numbered(time, num_envs)))
     return replay
 
 
-# Episodes.
-
-
 class Row(NamedTuple):
-    """A step of an environment's episode, and what it is called in observations."""
+    """A step of an environment's episode."""
 
     environment: int
     episode: int
@@ -80,7 +69,7 @@ class Row(NamedTuple):
 
 
 def history(num_envs: int, steps: int, seed: int = 0, length: int = 6) -> list[list[Row]]:
-    """What each environment did, episodes of 1 to `length` steps with ends of both kinds."""
+    """Episodes of 1 to `length` steps with ends of both kinds."""
     generator = np.random.default_rng(seed)
     rows: list[list[Row]] = []
     for environment in range(num_envs):
@@ -100,15 +89,13 @@ def history(num_envs: int, steps: int, seed: int = 0, length: int = 6) -> list[l
 
 
 def named(row: Row, later: int, learner: int) -> list[float]:
-    """An observation: learner, environment, episode, step; the goal, which is no other's."""
+    """An observation: learner, environment, episode, step; and a goal of its own."""
     goal = [learner, row.environment, row.episode, -1]
     return [float(learner), row.environment, row.episode, row.time + later, *goal]
 
 
 def of_episodes(rows: list[list[Row]], slots: int, timed: bool = True) -> ReplayBuffer:
-    """A ring of so many steps of each environment, after all of `rows`;
-    an action is its step's time.
-    """
+    """A ring of so many steps of each environment; an action is its step's time."""
     number, steps = len(rows), len(rows[0])
 
     def at(t: int) -> Transition:
@@ -130,7 +117,6 @@ def of_episodes(rows: list[list[Row]], slots: int, timed: bool = True) -> Replay
         )
 
     replay = create(at(0), slots * number)
-    # What is not yet written would be found out.
     replay = replay.replace(
         data=jax.tree.map(
             lambda x: x if x.dtype == bool else jnp.asarray(np.full(x.shape, 77, x.dtype)),
@@ -144,7 +130,6 @@ def of_episodes(rows: list[list[Row]], slots: int, timed: bool = True) -> Replay
 
 
 def drawn(batch: Transition) -> list[tuple[int, Transition]]:
-    """Each row of a batch, with its learner."""
     flat = jax.tree.map(lambda x: np.asarray(x).reshape(LEARNERS, -1, *x.shape[3:]), batch)
     return [
         (learner, jax.tree.map(lambda x, at=(learner, i): x[at], flat))
@@ -158,17 +143,13 @@ RINGS = [(1, 8, 5), (3, 8, 5), (3, 8, 8), (1, 7, 17), (3, 7, 17), (2, 5, 11)]
 of_all_kinds = pytest.mark.parametrize(("num_envs", "slots", "steps"), RINGS)
 
 
-# Memory.
-
-
 def nbytes(tree: Any) -> int:
-    """Bytes of all arrays."""
     return sum(x.nbytes for x in jax.tree.leaves(tree))
 
 
 def assert_in_place(compiled: Any, buffer: Any) -> None:
-    """A program's memory holds no second copy of `buffer`,
-    and its result lies where the argument lay.
+    """A program's memory holds no second copy of `buffer`; its result lies in the argument's
+    place.
     """
     memory = compiled.memory_analysis()
     size = nbytes(buffer)

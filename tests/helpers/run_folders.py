@@ -57,11 +57,9 @@ def write(
     own: dict[str, list[float]] | None = None,
     **changes: Any,
 ) -> Path:
-    """A run in which learner k ends at `level` + 10 k,
-    having risen to that in proportion to its steps.
-
-    `own` has settings in which the learners differ. `evaluation` is added to each of its
-    evaluations, `changes` to config.json. The run is complete if its last step is its `budget`.
+    """A run in which learner k ends at `level` + 10 k, having risen in proportion to its steps.
+    `own` has settings in which the learners differ. `evaluation` is added to each evaluation,
+    `changes` to config.json. The run is complete if its last step is its `budget`.
     """
     path.mkdir(parents=True)
     own = own or {}

@@ -1,4 +1,4 @@
-"""Small runs that several tests share, and what two runs must have in common to be the same."""
+"""Small runs, and when two are the same."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ON_POLICY: dict[str, Any] = {
     "batch_size": 25,
 }
 STREAM: dict[str, Any] = {"hidden": (16, 16)}
-# A number of steps: a share of the run would differ in a run that is killed and then ends earlier.
+# Steps: a share of the run would differ in one that is killed and then ends earlier.
 EXPLORING: dict[str, Any] = STREAM | {"epsilon_steps": 200.0}
 SEQUENCES: dict[str, Any] = SMALL | {
     "batch_size": 8,
@@ -50,7 +50,6 @@ EVERY: dict[str, Any] = {
 
 
 def small(agent: str) -> dict[str, Any]:
-    """Hyperparameters for a run of seconds."""
     if agent == "r2d2":
         return SEQUENCES
     if agent in ("stream_q", "stream_sarsa"):
@@ -61,7 +60,7 @@ def small(agent: str) -> dict[str, Any]:
 
 
 def flags(agent: str, but: str | None = None) -> list[str]:
-    """The same for the command line, but for one setting."""
+    """The same for the command line."""
     words = [f"--{name.replace('_', '-')}={value}" for name, value in EVERY.items()]
     for name, value in small(agent).items():
         if name == but:
@@ -81,17 +80,14 @@ def train(
     config: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Path:
-    """A run of seconds."""
     return run.train(
         agent, env, steps, config=small(agent) | (config or {}), out=out, **(EVERY | settings)
     )
 
 
 def once(train: Callable[..., Path]) -> Callable[..., Path]:
-    """A `train` that trains once in a process for the same arguments but `out`,
-    and copies the run from then on.
-
-    For tests of what comes after a run, and not of what training does.
+    """A `train` that trains once in a process for the same arguments but `out`, and then copies
+    the run: for tests of what comes after it.
     """
     signature = inspect.signature(train)
     made = tempfile.TemporaryDirectory(
@@ -114,7 +110,6 @@ trained = once(train)
 
 
 def command(*arguments: Any, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The command line in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "rljax", *map(str, arguments)],
         capture_output=True,
@@ -125,9 +120,7 @@ def command(*arguments: Any, **environment: str) -> subprocess.CompletedProcess[
 
 
 def arrays(out: Path) -> dict[str, np.ndarray]:
-    """Every array of a run's newest checkpoint, by its place in it, as it was written:
-    whatever the run expects.
-    """
+    """Every array of a run's newest checkpoint, by its place, as it was written."""
     import orbax.checkpoint as ocp
 
     path = checkpoints.newest(out / "checkpoints").absolute()
@@ -151,16 +144,14 @@ def _plain(leaf: Any) -> np.ndarray:
 
 
 def lines(out: Path) -> list[dict[str, Any]]:
-    """A run's metrics and evaluations, without what depends on the clock."""
+    """Without what depends on the clock."""
     written = records.read(out, "metrics") + records.read(out, "evaluations")
     clock = ("wall_seconds", "steps_per_second")
     return [{name: value for name, value in line.items() if name not in clock} for line in written]
 
 
 def different_arrays(one: Path, other: Path) -> list[str]:
-    """The places of arrays that are not the same bits at the ends of two runs,
-    or that one of them lacks.
-    """
+    """The places of arrays that differ at the ends of two runs, or that one of them lacks."""
     first, second = arrays(one), arrays(other)
     lacking = sorted(first.keys() ^ second.keys())
     return lacking + [x for x in first if x in second and first[x].tobytes() != second[x].tobytes()]

@@ -1,7 +1,8 @@
-"""Encoders: features of every kind of observation, and convolutions that equal XLA's."""
+"""Features of every kind of observation; convolutions equal XLA's."""
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -14,13 +15,14 @@ from rljax import networks
 from rljax.agent import MASK, EnvSpec, Part
 from rljax.networks import encoders
 from rljax.networks.encoders import EncoderSettings
+from tests.networks import reference
+from tests.networks.reference import assert_close, dense, doubles, normal, normed
 
 KEY = jax.random.key(0)
 WIDTHS = {"nature": 512, "impala": 256, "small": 128, "efficient": 256}
 
 
 def pictures(*shape: int, dtype: str = "uint8") -> EnvSpec:
-    """An environment that shows pictures [H, W, K]."""
     return EnvSpec("test/Pictures-v0", shape, 3, discrete=True, observation_dtype=dtype)
 
 
@@ -33,28 +35,23 @@ MIXED = EnvSpec(
 )  # fmt: skip
 
 
-def drawn(spec: EnvSpec, *leading: int) -> Any:
-    """Observations of random numbers, and masks that allow everything."""
+def example(spec: EnvSpec, *leading: int) -> Any:
     generator = np.random.default_rng(0)
 
     def draw(x: Any) -> Any:
         if x.dtype == bool:
             return jnp.ones(x.shape, bool)
-        numbers = (
-            generator.integers(256, size=x.shape)
-            if x.dtype == jnp.uint8
-            else generator.normal(size=x.shape)
+        size = {"size": x.shape}
+        whole = x.dtype == jnp.uint8
+        return jnp.asarray(
+            generator.integers(256, **size) if whole else generator.normal(**size), x.dtype
         )
-        return jnp.asarray(numbers, x.dtype)
 
     return jax.tree.map(draw, spec.shaped(*leading))
 
 
-def filled(module: Any, observation: Any) -> networks.Network:
-    """A network whose parameters are drawn by NumPy, which compiles nothing."""
-    generator = np.random.default_rng(1)
-    shapes = jax.eval_shape(lambda: networks.create(module, KEY, observation))
-    return jax.tree.map(lambda x: jnp.asarray(generator.normal(0.0, 0.1, x.shape), x.dtype), shapes)
+def drawn(spec: EnvSpec, settings: EncoderSettings, observation: Any) -> networks.Network:
+    return reference.drawn(encoders.encoder(spec, settings), observation, std=0.1)
 
 
 @pytest.mark.parametrize("leading", [(), (2,), (2, 3)], ids=len)
@@ -72,11 +69,9 @@ def filled(module: Any, observation: Any) -> networks.Network:
 )
 def test_pictures_become_one_vector(kind: Any, size: int, leading: tuple[int, ...]) -> None:
     spec = pictures(size, size + 3, 4)
-    module = encoders.encoder(spec, EncoderSettings(kind))
-    observation = spec.example(*leading)
+    module, observation = encoders.encoder(spec, EncoderSettings(kind)), spec.example(*leading)
     features = jax.eval_shape(lambda: networks.create(module, KEY, observation)(observation))
-    assert features.shape == (*leading, WIDTHS[kind])
-    assert features.dtype == jnp.float32
+    assert (features.shape, features.dtype) == ((*leading, WIDTHS[kind]), jnp.float32)
 
 
 @pytest.mark.parametrize(
@@ -97,9 +92,8 @@ def test_auto_goes_by_the_size(size: int, kind: str) -> None:
     ],
 )
 def test_too_small_pictures_are_one_error(kind: Any, size: int, advice: str) -> None:
-    with pytest.raises(
-        ValueError, match=f"--config.encoder {kind} needs .*\n?.*Use: --config.encoder {advice}"
-    ):
+    message = f"--config.encoder {kind} needs .*\n?.*Use: --config.encoder {advice}"
+    with pytest.raises(ValueError, match=message):
         encoders.encoder(pictures(90, size, 1), EncoderSettings(kind))
 
 
@@ -111,9 +105,8 @@ def test_vectors_leave_the_body_itself() -> None:
 
 @pytest.mark.slow
 def test_dictionaries_are_concatenated_by_name_without_the_mask() -> None:
-    module = encoders.encoder(MIXED, EncoderSettings())
-    observation = drawn(MIXED, 3)
-    network = filled(module, observation)
+    observation = example(MIXED, 3)
+    network = drawn(MIXED, EncoderSettings(), observation)
     features = network(observation)
     assert features.shape == (3, 128 + 16 + 2)
     np.testing.assert_array_equal(features[:, 128:144], observation["map"].reshape(3, -1))
@@ -126,8 +119,8 @@ def test_dictionaries_are_concatenated_by_name_without_the_mask() -> None:
 
 def test_bytes_are_divided_by_255() -> None:
     bytes_, floats = pictures(5, 5, 2), pictures(5, 5, 2, dtype="float32")
-    observation = drawn(bytes_, 2)
-    network = filled(encoders.encoder(bytes_, EncoderSettings("small")), observation)
+    observation = example(bytes_, 2)
+    network = drawn(bytes_, EncoderSettings("small"), observation)
     of_floats = network.replace(module=encoders.encoder(floats, EncoderSettings("small")))
     np.testing.assert_allclose(network(observation), of_floats(observation / 255.0), rtol=1e-6)
     assert (of_floats(observation / 1.0) != network(observation)).any()
@@ -135,10 +128,10 @@ def test_bytes_are_divided_by_255() -> None:
 
 @pytest.mark.slow
 def test_leading_axes_are_rows() -> None:
-    observation = drawn(MIXED, 2, 3)
-    network = filled(encoders.encoder(MIXED, EncoderSettings()), observation)
+    observation = example(MIXED, 2, 3)
+    network = drawn(MIXED, EncoderSettings(), observation)
     rows = network(jax.tree.map(lambda x: x.reshape(6, *x.shape[2:]), observation))
-    np.testing.assert_allclose(network(observation).reshape(6, -1), rows, rtol=1e-5, atol=1e-5)
+    assert_close(network(observation).reshape(6, -1), rows, atol=1e-5)
 
 
 @pytest.mark.slow_after(4)
@@ -159,28 +152,20 @@ def test_convolutions_equal_those_of_xla(size: int, channels: int, width: int, s
     seen = jnp.asarray(generator.normal(size=(2, size, size + 1, channels)), jnp.float32)
     kernel = jnp.asarray(generator.normal(size=(width, width, channels, 5)), jnp.float32)
 
-    def of_xla(seen: Any, kernel: Any) -> Any:
-        layout = ("NHWC", "HWIO", "NHWC")
+    def of_xla(seen: Any, kernel: Any, stride: int) -> Any:
+        layout, strides = ("NHWC", "HWIO", "NHWC"), (stride, stride)
         return jax.lax.conv_general_dilated(
-            seen, kernel, (stride, stride), "VALID", dimension_numbers=layout
+            seen, kernel, strides, "VALID", dimension_numbers=layout
         )
 
-    def ours(seen: Any, kernel: Any) -> Any:
-        return encoders.convolve(seen, kernel, stride)
+    shape = of_xla(seen, kernel, stride).shape
+    weight = jnp.asarray(generator.normal(size=shape), jnp.float32)
 
-    weight = jnp.asarray(generator.normal(size=of_xla(seen, kernel).shape), jnp.float32)
-    found, expected = (
-        jax.jit(
-            lambda x, k, f=f: (
-                f(x, k),
-                jax.grad(lambda x, k: (weight * f(x, k)).sum(), (0, 1))(x, k),
-            )
-        )(seen, kernel)
-        for f in (ours, of_xla)
-    )
-    jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), found, expected
-    )
+    def both(convolve: Any) -> Any:
+        slopes = jax.grad(lambda x, k: (weight * convolve(x, k, stride)).sum(), (0, 1))
+        return jax.jit(lambda x, k: (convolve(x, k, stride), slopes(x, k)))(seen, kernel)
+
+    assert_close(both(encoders.convolve), both(of_xla), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow_after(1)
@@ -189,57 +174,44 @@ def test_convolutions_equal_those_of_xla(size: int, channels: int, width: int, s
     [(False, "relu"), (True, "relu"), ("plain", "relu"), ("last", "relu"), (False, "tanh")],
 )
 def test_small_equals_numpy(norm: Any, activation: Any) -> None:
-    """16 3x3, then a dense layer of 128; each normalised over its channels, before or after the
-    activation, which is relu for convolutions.
+    """16 3x3, whose activation is relu, and a dense layer of 128, each normalised over its
+    channels.
     """
     spec = pictures(5, 4, 2, dtype="float32")
-    observation = drawn(spec, 3)
-    chosen = EncoderSettings("small", activation, layer_norm=norm)
-    network = filled(encoders.encoder(spec, chosen), observation)
-    given = jax.tree.map(lambda x: np.asarray(x, np.float64), network.params["pictures"])
+    observation = example(spec, 3)
+    network = drawn(spec, EncoderSettings("small", activation, layer_norm=norm), observation)
+    params = doubles(network.params["pictures"])
 
     def hidden(x: np.ndarray, name: str) -> np.ndarray:
-        def normed(x: np.ndarray) -> np.ndarray:
-            epsilon = 1e-5 if norm == "plain" else 1e-6
-            x = (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(
-                x.var(axis=-1, keepdims=True) + epsilon
-            )
-            return (
-                x
-                if norm == "plain"
-                else x * given[f"{name}_norm"]["scale"] + given[f"{name}_norm"]["bias"]
-            )
-
-        if norm in (True, "plain"):
-            x = normed(x)
+        epsilon = 1e-5 if norm == "plain" else 1e-6
+        normalised = functools.partial(normed, p=params.get(f"{name}_norm"), epsilon=epsilon)
+        x = normalised(x) if norm in (True, "plain") else x
         x = np.tanh(x) if (name, activation) == ("dense", "tanh") else np.maximum(x, 0.0)
-        return normed(x) if norm == "last" else x
+        return normalised(x) if norm == "last" else x
 
-    x, kernel = np.asarray(observation, np.float64), given["convolution_0_kernel"]
-    output = np.zeros((3, 3, 2, 16))
-    for i in range(3):
-        for j in range(2):
-            output[:, i, j] = np.einsum("nhwk,hwkc->nc", x[:, i : i + 3, j : j + 3], kernel)
-    x = hidden(output + given["convolution_0_bias"], "convolution_0")
-    x = hidden(x.reshape(3, -1) @ given["dense"]["kernel"] + given["dense"]["bias"], "dense")
-    np.testing.assert_allclose(network(observation), x, rtol=1e-4, atol=1e-4)
-    names = {name for name in given if name.endswith("_norm")}
+    x, output = doubles(observation), np.zeros((3, 3, 2, 16))
+    for i, j in np.ndindex(3, 2):
+        patch = x[:, i : i + 3, j : j + 3]
+        output[:, i, j] = np.einsum("nhwk,hwkc->nc", patch, params["convolution_0_kernel"])
+    x = hidden(output + params["convolution_0_bias"], "convolution_0")
+    x = hidden(dense(x.reshape(3, -1), params["dense"]), "dense")
+    assert_close(network(observation), x, rtol=1e-4, atol=1e-4)
+    names = {name for name in params if name.endswith("_norm")}
     assert names == ({"convolution_0_norm", "dense_norm"} if norm in (True, "last") else set())
 
 
 @pytest.mark.slow
 def test_initial_kernels_depend_on_the_fan_in() -> None:
     spec = pictures(5, 5, 2)
-    params = encoders.encoder(spec, EncoderSettings("small")).init(KEY, spec.example(1))["params"][
-        "pictures"
-    ]
+    encoder = encoders.encoder(spec, EncoderSettings("small"))
+    params = encoder.init(KEY, spec.example(1))["params"]["pictures"]
     bound = 1.0 / math.sqrt(3 * 3 * 2)  # the initialisation "torch"
     largest = np.abs(params["convolution_0_kernel"]).max()
     assert 0.9 * bound < largest <= bound
 
 
 def test_neighbours_lie_within_the_radius_and_are_the_same_for_all_rows() -> None:
-    observation = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    observation = normal(5, 3)
     near = np.asarray(encoders.perturbed(KEY, jnp.asarray(observation), 0.3, 50)) - observation
     assert 0.25 < np.abs(near).max() <= 0.3 + 1e-6
     np.testing.assert_allclose(near, np.broadcast_to(near[:, :1], near.shape), atol=1e-6)
@@ -247,11 +219,8 @@ def test_neighbours_lie_within_the_radius_and_are_the_same_for_all_rows() -> Non
 
 
 def test_neighbours_of_pictures_are_in_units_of_networks() -> None:
-    observation = {
-        "camera": jnp.full((2, 4, 4, 1), 51, jnp.uint8),
-        "joints": jnp.full((2, 3), 51.0),
-    }
-    near = encoders.perturbed(KEY, observation, 0.1, 20)
+    camera, joints = jnp.full((2, 4, 4, 1), 51, jnp.uint8), jnp.full((2, 3), 51.0)
+    near = encoders.perturbed(KEY, {"camera": camera, "joints": joints}, 0.1, 20)
     assert near["camera"].shape == (20, 2, 4, 4, 1)
     assert near["joints"].shape == (20, 2, 3)
     np.testing.assert_allclose(near["camera"], 0.2, atol=0.1 + 1e-6)

@@ -13,6 +13,7 @@ from rljax.agents import sac, td3, td3_bc
 from rljax.networks import encoders, smallest_of_subset
 from tests.agents.reference import transitions
 from tests.agents.test_sac import SPEC
+from tests.networks.reference import assert_close, normal
 
 VALUES = jnp.asarray(np.random.default_rng(0).normal(size=(5, 7)), jnp.float32)
 
@@ -33,7 +34,7 @@ def test_a_subset_is_drawn_anew_for_each_key_and_serves_the_batch() -> None:
 
 
 def test_a_subset_drawn_with_replacement_holds_a_critic_twice_at_times() -> None:
-    """WSRL draws `jax.random.randint(key, (2,), 0, C)`: one time in C both are the same."""
+    """WSRL's `jax.random.randint(key, (2,), 0, C)`: one time in C."""
     keys = jax.random.split(jax.random.key(1), 1_000)
     rows = jax.vmap(lambda key: smallest_of_subset(VALUES, 2, key, with_replacement=True))(keys)
     alone = (np.asarray(rows)[:, None] == np.asarray(VALUES)).all(axis=-1).any(axis=-1)
@@ -45,14 +46,13 @@ def test_a_subset_drawn_with_replacement_holds_a_critic_twice_at_times() -> None
     "module", [sac, td3, td3_bc], ids=lambda module: module.__name__.rpartition(".")[2]
 )
 def test_targets_use_a_subset(module: object) -> None:
-    agent, batch = module, transitions()
-    state = jax.jit(lambda key: agent.init(key, SPEC, agent.Config(hidden=(4,), num_critics=5)))(
-        jax.random.key(0)
-    )  # pyright: ignore
+    agent = module
+    batch, config = transitions(), agent.Config(hidden=(4,), num_critics=5)
+    state = jax.jit(lambda key: agent.init(key, SPEC, config))(jax.random.key(0))
 
     def target(number: int | None, seed: int) -> float:
-        config = agent.Config(hidden=(4,), num_critics=5, min_critics=number)  # pyright: ignore
-        loss = jax.jit(agent.critic_loss)(state.critic, state, batch, jax.random.key(seed), config)  # pyright: ignore
+        config = agent.Config(hidden=(4,), num_critics=5, min_critics=number)
+        loss = jax.jit(agent.critic_loss)(state.critic, state, batch, jax.random.key(seed), config)
         return float(loss[1]["critic/target"])
 
     assert target(5, 0) == target(None, 0) < target(1, 0)
@@ -60,39 +60,23 @@ def test_targets_use_a_subset(module: object) -> None:
 
 @pytest.mark.parametrize("number", [0, 3, -1])
 def test_a_subset_of_other_sizes_is_refused(number: int) -> None:
-    with pytest.raises(
-        ValueError, match=rf"^--config\.min-critics is {number}, it must lie between 1 and --config"
-    ):
+    message = rf"^--config\.min-critics is {number}, it must lie between 1 and --config"
+    with pytest.raises(ValueError, match=message):
         sac.check(SPEC, sac.Config(min_critics=number))
-
-
-@pytest.mark.slow
-def test_a_member_behind_an_encoder_keeps_the_encoder() -> None:
-    spec = EnvSpec("test/Pictures-v0", (6, 7, 2), 2, observation_dtype="uint8")
-    module = encoders.encoded(spec, encoders.EncoderSettings("small"), networks.Ensemble(3, (4,)))
-    critic = networks.create(module, jax.random.key(0), spec.example(), jnp.zeros(2))
-    generator = np.random.default_rng(0)
-    seen = generator.integers(0, 255, (5, 6, 7, 2)).astype(np.uint8)
-    action = generator.normal(size=(5, 2)).astype(np.float32)
-    every = critic(seen, action)
-    for i in range(3):
-        np.testing.assert_allclose(
-            networks.member(critic, i)(seen, action), every[i : i + 1], rtol=1e-5, atol=1e-6
-        )
 
 
 @pytest.mark.parametrize("shape", [(3,), (6, 7, 2)])
 def test_slopes_are_each_members_alone(shape: tuple[int, ...]) -> None:
-    """Of vectors and of pictures, whose encoder is shared."""
+    """Of vectors, and of pictures with a shared encoder."""
     dtype = "float32" if len(shape) == 1 else "uint8"
     spec = EnvSpec("test/Example-v0", shape, 2, observation_dtype=dtype)
     module = encoders.encoded(spec, encoders.EncoderSettings("small"), networks.Ensemble(3, (4,)))
     critic = networks.create(module, jax.random.key(0), spec.example(), jnp.zeros(2))
-    generator = np.random.default_rng(0)
-    observation = jnp.asarray(generator.integers(0, 3, (5, *shape)), dtype)
-    action = jnp.asarray(generator.normal(size=(5, 2)), jnp.float32)
+    integers = np.random.default_rng(0).integers(0, 3, (5, *shape))
+    observation, action = jnp.asarray(integers, dtype), jnp.asarray(normal(5, 2))
     q, slope = jax.jit(networks.values_and_slopes)(critic, observation, action)
-    np.testing.assert_allclose(q, critic(observation, action), rtol=1e-5, atol=1e-6)
+    assert_close(q, critic(observation, action))
     for i in range(3):
+        assert_close(networks.member(critic, i)(observation, action), q[i : i + 1])
         total = jax.grad(lambda action, i=i: critic(observation, action)[i].sum())
-        np.testing.assert_allclose(slope[i], total(action), rtol=1e-4, atol=1e-6)
+        assert_close(slope[i], total(action), rtol=1e-4)

@@ -1,4 +1,4 @@
-"""Schedules, flows and samplers against closed forms, mostly those of Gaussian data."""
+"""Schedules, flows and samplers against closed forms."""
 
 from __future__ import annotations
 
@@ -14,39 +14,35 @@ import pytest
 from rljax import networks
 from rljax.agent import Array, EnvSpec, Part
 from rljax.networks import generative
+from tests.networks.reference import apply, assert_close, normal
 
 KEY = jax.random.key(0)
 MEAN, STD = 0.3, 0.2  # of the data
 
-# Compiled whole: operation by operation it takes several times as long.
 average_velocity = jax.jit(generative.average_velocity, static_argnums=0)
 
 
 def test_schedules_are_as_published() -> None:
     alpha, signal = generative.schedule("vp", 5)
-    # beta(t) of the variance-preserving process, from 0.1 to 10, integrated over each fifth of
-    # [0, 1]
+    # beta(t), from 0.1 to 10, integrated over each fifth of [0, 1]
     integral = [0.1 / 5 + 9.9 * ((t / 5) ** 2 - ((t - 1) / 5) ** 2) / 2 for t in range(1, 6)]
     np.testing.assert_allclose(alpha, np.exp(np.negative(integral)), rtol=1e-6)
     np.testing.assert_allclose(signal, np.cumprod(alpha), rtol=1e-6)
-    np.testing.assert_allclose(
-        1.0 - generative.schedule("linear", 1000).alpha[np.array([0, -1])], [1e-4, 2e-2], rtol=1e-3
-    )
+    ends = generative.schedule("linear", 1000).alpha[np.array([0, -1])]
+    np.testing.assert_allclose(1.0 - ends, [1e-4, 2e-2], rtol=1e-3)
 
 
 def test_sinusoidal_by_hand() -> None:
     features = generative.sinusoidal(jnp.array([0.0, 2.0]), 4)
     angle = np.array([2.0, 2.0e-4])
-    np.testing.assert_allclose(
-        features, [[0, 0, 1, 1], [*np.sin(angle), *np.cos(angle)]], atol=1e-6
-    )
+    expected = [[0, 0, 1, 1], [*np.sin(angle), *np.cos(angle)]]
+    np.testing.assert_allclose(features, expected, atol=1e-6)
 
 
 def test_denoising_inverts_noising() -> None:
     schedule = generative.schedule("vp", 5)
-    generator = np.random.default_rng(0)
-    action = generator.uniform(-1.0, 1.0, size=(5, 3, 2)).astype(np.float32)
-    noise = generator.normal(size=(5, 3, 2)).astype(np.float32)
+    noise = normal(5, 3, 2)
+    action = np.tanh(normal(5, 3, 2, seed=1))
     step = np.broadcast_to(np.arange(5)[:, None], (5, 3))
     noisy = np.asarray(jax.jit(lambda *of: generative.noised(schedule, *of))(action, step, noise))
     denoised = jax.jit(lambda *of: generative.denoised(schedule, *of))
@@ -62,7 +58,7 @@ def test_reverse_process_draws_from_the_data(name: Any, steps: int) -> None:
     schedule = generative.schedule(name, steps)
 
     def denoiser(noisy: Array, step: Array) -> Array:
-        """E[e | a_t] for Gaussian a: the optimal prediction."""
+        """E[e | a_t] for Gaussian a."""
         signal = schedule.signal[step][..., None]
         variance = signal * STD**2 + 1.0 - signal
         return jnp.sqrt(1.0 - signal) * (noisy - jnp.sqrt(signal) * MEAN) / variance
@@ -72,19 +68,19 @@ def test_reverse_process_draws_from_the_data(name: Any, steps: int) -> None:
 
 
 def marginal(time: Any) -> tuple[Any, Any]:
-    """Mean and std of the interpolation between data at time 0 and noise at time 1."""
+    """Mean and std between data at time 0 and noise at time 1."""
     return (1.0 - time) * MEAN, jnp.sqrt((1.0 - time) ** 2 * STD**2 + time**2)
 
 
 def velocity(action: Array, time: Array) -> Array:
-    """The flow's velocity from data to noise: E[e - a | a_t] for Gaussian a."""
+    """From data to noise: E[e - a | a_t] for Gaussian a."""
     mean, std = (x[..., None] for x in marginal(time))
     time = time[..., None]
     return -MEAN + (time - (1.0 - time) * STD**2) / std**2 * (action - mean)
 
 
 def average(action: Array, start: Array, time: Array) -> Array:
-    """u(a_t, r, t) of that flow. The flow keeps each point's distance from the mean, in stds."""
+    """u(a_t, r, t): each point keeps its distance from the mean, in stds."""
     (mean, std), (mean_start, std_start) = (
         [x[..., None] for x in marginal(t)] for t in (time, start)
     )
@@ -97,11 +93,10 @@ def test_euler_follows_the_flow_with_an_error_of_first_order() -> None:
     exact = MEAN + STD * noise
     errors = []
     for steps in (10, 20, 40):
-        follow = functools.partial(
-            generative.euler, lambda a, t: -velocity(a, 1.0 - t), steps=steps
+        follow = lambda noise, n=steps: generative.euler(  # noqa: E731
+            lambda a, t: -velocity(a, 1.0 - t), noise, steps=n
         )
-        moved = jax.jit(follow)(noise)
-        errors.append(np.abs(moved - exact).max())
+        errors.append(np.abs(jax.jit(follow)(noise) - exact).max())
     assert errors[0] < 0.2
     np.testing.assert_allclose(np.array(errors[:-1]) / errors[1:], 2.0, rtol=0.15)
 
@@ -122,35 +117,29 @@ def points(number: int) -> tuple[Array, Array, Array]:
 def test_average_velocity_is_a_fixed_point_of_its_identity() -> None:
     action, start, time = points(200)
     u, target = average_velocity(average, action, start, time, jax.jit(velocity)(action, time))
-    np.testing.assert_allclose(u, jax.jit(average)(action, start, time), rtol=1e-5, atol=1e-6)
+    assert_close(u, jax.jit(average)(action, start, time))
     np.testing.assert_allclose(target, u, rtol=1e-3, atol=1e-3)
 
 
 def test_identity_is_the_plain_flow_where_times_are_equal() -> None:
     action, _, time = points(50)
-    _, target = average_velocity(
-        lambda a, r, t: jnp.sin(3.0 * a) * t[:, None], action, time, time, action
-    )
+    field = lambda a, r, t: jnp.sin(3.0 * a) * t[:, None]  # noqa: E731
+    _, target = average_velocity(field, action, time, time, action)
     np.testing.assert_array_equal(target, action)
 
 
 def test_jacobian_product_equals_differences() -> None:
     action, start, time = points(50)
-    slope = jax.random.normal(KEY, (50, 1))
+    slope, width = jax.random.normal(KEY, (50, 1)), 1e-3
 
     @jax.jit
     def field(a: Array, r: Array, t: Array) -> Array:
         return jnp.sin(3.0 * a) * jnp.exp(t - r)[:, None] + a**2
 
-    width = 1e-3
-    change = (
-        field(action + width * slope, start, time + width)
-        - field(action - width * slope, start, time - width)
-    ) / (2.0 * width)
+    after, before = (field(action + x * slope, start, time + x) for x in (width, -width))
+    expected = slope - (time - start)[:, None] * (after - before) / (2.0 * width)
     _, target = average_velocity(field, action, start, time, slope)
-    np.testing.assert_allclose(
-        target, slope - (time - start)[:, None] * change, rtol=1e-3, atol=1e-3
-    )
+    np.testing.assert_allclose(target, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_target_has_no_gradient() -> None:
@@ -169,10 +158,9 @@ def test_target_has_no_gradient() -> None:
 @pytest.mark.learn
 def test_learns_the_average_velocity_of_a_known_flow() -> None:
     module = generative.Field((64, 64), 1, "mish", embedding=16)
-    nothing = jnp.zeros(0)
-    network = networks.create(module, KEY, jnp.zeros(1), nothing, jnp.zeros(()), jnp.zeros(()))
-    rate = optax.cosine_decay_schedule(2e-3, 6_000)
-    optimiser = optax.adam(rate)
+    zero = jnp.zeros(())
+    network = networks.create(module, KEY, jnp.zeros(1), jnp.zeros(0), zero, zero)
+    optimiser = optax.adam(optax.cosine_decay_schedule(2e-3, 6_000))
 
     def loss(network: networks.Network, key: Array) -> Array:
         key_time, key_data, key_noise, key_rows = jax.random.split(key, 4)
@@ -181,33 +169,29 @@ def test_learns_the_average_velocity_of_a_known_flow() -> None:
         action = MEAN + STD * jax.random.normal(key_data, (512, 1))
         noise = jax.random.normal(key_noise, (512, 1))
         noisy = generative.interpolated(noise, action, 1.0 - time)
-        empty = jnp.zeros((512, 0))
-        u, target = generative.average_velocity(
-            lambda a, r, t: network(a, empty, r, t), noisy, start, time, noise - action
-        )
+        field = lambda a, r, t: network(a, jnp.zeros((512, 0)), r, t)  # noqa: E731
+        u, target = generative.average_velocity(field, noisy, start, time, noise - action)
         return jnp.square(u - target).mean()
 
-    @functools.partial(jax.jit, static_argnames="number")
-    def train(network: networks.Network, number: int) -> networks.Network:
+    @jax.jit
+    def train(network: networks.Network) -> networks.Network:
         def step(carry: Any, key: Array) -> tuple[Any, None]:
             network, state = carry
             changes, state = optimiser.update(jax.grad(loss)(network, key), state)
             return (optax.apply_updates(network, changes), state), None
 
-        return jax.lax.scan(
-            step, (network, optimiser.init(network)), jax.random.split(KEY, number)
-        )[0][0]
+        start = (network, optimiser.init(network))
+        return jax.lax.scan(step, start, jax.random.split(KEY, 6_000))[0][0]
 
-    network = train(network, 6_000)
+    network = train(network)
     noise = jnp.linspace(-2.0, 2.0, 41)[:, None]
-    zeros, ones = jnp.zeros(41), jnp.ones(41)
+    zeros, ones, empty = jnp.zeros(41), jnp.ones(41), jnp.zeros((41, 0))
     for start, time in ((zeros, ones), (zeros, 0.5 * ones), (0.3 * ones, 0.8 * ones)):
         mean, std = (x[:, None] for x in marginal(time))
-        velocity = network(mean + std * noise, jnp.zeros((41, 0)), start, time)
+        velocity = network(mean + std * noise, empty, start, time)
         np.testing.assert_allclose(velocity, average(mean + std * noise, start, time), atol=0.12)
-    np.testing.assert_allclose(
-        noise - network(noise, jnp.zeros((41, 0)), zeros, ones), MEAN + STD * noise, atol=0.12
-    )
+    drawn = noise - network(noise, empty, zeros, ones)
+    np.testing.assert_allclose(drawn, MEAN + STD * noise, atol=0.12)
 
 
 def test_logit_normal_has_its_median_at_the_mean() -> None:
@@ -228,10 +212,7 @@ def test_field_takes_any_leading_axes_and_times(embedding: int) -> None:
     module = generative.Field((16,), 2, embedding=embedding)
     example = (jnp.zeros(2), jnp.zeros(3), jnp.zeros(()), jnp.zeros(()))
     network = jax.jit(lambda key: networks.create(module, key, *example))(KEY)
-    generator = np.random.default_rng(0)
-    action, observation = (
-        generator.normal(size=(4, 5, size)).astype(np.float32) for size in (2, 3)
-    )
+    action, observation = normal(4, 5, 2), normal(4, 5, 3)
     one, other = np.zeros((4, 5), np.float32), np.ones((4, 5), np.float32)
     field = jax.jit(lambda start, time: network(action, observation, start, time))
     assert field(one, other).shape == (4, 5, 2)
@@ -244,14 +225,12 @@ def test_bfloat16_is_close_and_kept_in_float32() -> None:
     outputs = []
     for precision in ("float32", "bfloat16"):
         module = generative.Field((32, 32), 3, "mish", precision=precision)
-        network = jax.jit(
-            lambda key, module=module: networks.create(module, key, action, observation)
-        )(KEY)
+        create = functools.partial(networks.create, module)
+        network = jax.jit(create)(KEY, action, observation)
         assert {x.dtype for x in jax.tree.leaves(network)} == {jnp.dtype("float32")}
-        outputs.append(jax.jit(lambda network: network(action, observation))(network))
+        outputs.append(apply(network, action, observation))
     assert outputs[1].dtype == jnp.float32
-    difference = np.abs(outputs[0] - outputs[1]).max()
-    assert 0.0 < difference < 0.02
+    assert 0.0 < np.abs(outputs[0] - outputs[1]).max() < 0.02
 
 
 def test_candidates_of_any_observation_stand_beside_its_leading_axes() -> None:
@@ -262,12 +241,10 @@ def test_candidates_of_any_observation_stand_beside_its_leading_axes() -> None:
         "vector": jnp.arange(18.0).reshape(2, 3, 3),
     }
     candidates = generative.repeated(spec, observation, 5)
-    assert candidates["image"].shape == (2, 3, 5, 4, 4, 1)
     assert candidates["image"].dtype == jnp.uint8
     for name, x in observation.items():
-        for i in range(5):
-            np.testing.assert_array_equal(candidates[name][:, :, i], x)
+        expected = np.broadcast_to(x[:, :, None], (2, 3, 5, *x.shape[2:]))
+        np.testing.assert_array_equal(candidates[name], expected)
     assert generative.action_noise(spec, candidates, KEY).shape == (2, 3, 5, 2)
-    assert generative.action_noise(
-        spec, jax.tree.map(lambda x: x[0, 0], observation), KEY
-    ).shape == (2,)
+    single = jax.tree.map(lambda x: x[0, 0], observation)
+    assert generative.action_noise(spec, single, KEY).shape == (2,)

@@ -1,6 +1,4 @@
-"""Heads of critics against the papers' algorithms in float64 NumPy, loop by loop;
-gradients by differences.
-"""
+"""Heads of critics against the papers' algorithms, loop by loop."""
 
 from __future__ import annotations
 
@@ -14,6 +12,8 @@ from scipy.stats import norm
 
 from rljax.agent import Transition
 from rljax.networks import bins, heads
+from tests.agents import reference
+from tests.networks.reference import assert_close, doubles, normal, softmax
 
 ATOMS, LOW, HIGH = 11, -2.0, 3.0
 HEADS: dict[str, heads.Head] = {
@@ -25,29 +25,23 @@ HEADS: dict[str, heads.Head] = {
 }
 
 
-def softmax(x: np.ndarray) -> np.ndarray:
-    """Probabilities."""
-    x = np.exp(x - x.max(axis=-1, keepdims=True))
-    return x / x.sum(axis=-1, keepdims=True)
-
-
 def projection(
     outputs: np.ndarray, reward: np.ndarray, discount: np.ndarray, *support: Any
 ) -> np.ndarray:
-    """[Bellemare et al., algorithm 1]: each atom's probability goes to its two neighbours."""
+    """[Bellemare et al., algorithm 1]."""
     atoms, low, high = support
-    width, found = (high - low) / (atoms - 1), np.zeros(outputs.shape)
-    for row, p in enumerate(softmax(outputs.astype(np.float64))):
+    width, result = (high - low) / (atoms - 1), np.zeros(outputs.shape)
+    for row, p in enumerate(softmax(doubles(outputs))):
         for j in range(atoms):
             value = min(max(reward[row] + discount[row] * (low + j * width), low), high)
             place = (value - low) / width
             lower, upper = int(np.floor(place)), int(np.ceil(place))
             if lower == upper:
-                found[row, lower] += p[j]
+                result[row, lower] += p[j]
             else:
-                found[row, lower] += p[j] * (upper - place)
-                found[row, upper] += p[j] * (place - lower)
-    return found
+                result[row, lower] += p[j] * (upper - place)
+                result[row, upper] += p[j] * (place - lower)
+    return result
 
 
 def quantile_loss(theta: np.ndarray, target: np.ndarray, kappa: float) -> np.ndarray:
@@ -63,12 +57,9 @@ def quantile_loss(theta: np.ndarray, target: np.ndarray, kappa: float) -> np.nda
     return losses
 
 
-def inputs(features: int, seed: int = 0) -> tuple[np.ndarray, ...]:
-    """Outputs, next outputs [B, K], rewards and discounts [B];
-    some rows end, some targets leave the support.
-    """
-    generator = np.random.default_rng(seed)
-    outputs, following = generator.normal(size=(2, 9, features)).astype(np.float32)
+def inputs(features: int) -> tuple[np.ndarray, ...]:
+    """Outputs, next outputs [B, K], rewards and discounts [B]."""
+    outputs, following = normal(2, 9, features)
     reward = np.array([0.0, 1.0, -0.3, 5.0, -4.0, 0.5, 0.25, -1.0, 2.0], np.float32)
     discount = np.array([1.0, 0.9, 0.99, 0.9, 0.5, 0.0, 0.0, 0.7, 0.0], np.float32)
     return outputs, following, reward, discount
@@ -77,16 +68,15 @@ def inputs(features: int, seed: int = 0) -> tuple[np.ndarray, ...]:
 def test_the_projection_is_the_papers() -> None:
     _, following, reward, discount = inputs(ATOMS)
     head = heads.Categorical(ATOMS, LOW, HIGH)
-    found = jax.jit(head.target)(following, reward, discount)
+    target = jax.jit(head.target)(following, reward, discount)
     expected = projection(following, reward, discount, ATOMS, LOW, HIGH)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-    np.testing.assert_allclose(found.sum(axis=-1), 1.0, rtol=1e-6)
-    inside = np.array([2, 5, 6, 7])  # the others reach beyond the support
+    np.testing.assert_allclose(target, expected, atol=1e-6)
+    np.testing.assert_allclose(target.sum(axis=-1), 1.0, rtol=1e-6)
+    inside = np.array([5, 6])  # of the rows whose atoms all stay within the support
     mean = reward + discount * np.asarray(head.mean(following))
-    np.testing.assert_allclose(head.target_mean(found)[inside[1:3]], mean[inside[1:3]], atol=1e-5)
-    np.testing.assert_allclose(found[8, 10], 0.0, atol=1e-6)
+    np.testing.assert_allclose(head.target_mean(target)[inside], mean[inside], atol=1e-5)
     # A reward of 2 at the end is atom 8, -2 + 8 / 2.
-    np.testing.assert_allclose(found[8, 8], 1.0, atol=1e-6)
+    np.testing.assert_allclose(target[8, [8, 10]], [1.0, 0.0], atol=1e-6)
 
 
 def test_a_two_hot_target_is_a_projection() -> None:
@@ -99,13 +89,10 @@ def test_a_two_hot_target_is_a_projection() -> None:
 
 
 def losses(name: str, outputs: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """The loss [B] in float64."""
     if name in ("scalar", "huber"):
         error = outputs - target
-        small = np.abs(error) <= 1.0
-        return (
-            error**2 if name == "scalar" else np.where(small, 0.5 * error**2, np.abs(error) - 0.5)
-        )
+        huber = np.where(np.abs(error) <= 1.0, 0.5 * error**2, np.abs(error) - 0.5)
+        return error**2 if name == "scalar" else huber
     if name == "c51":
         return -(target * np.log(softmax(outputs))).sum(axis=-1)
     return quantile_loss(outputs, target, 1.0 if name == "quantile" else 0.3)
@@ -122,70 +109,51 @@ def test_losses_and_gradients_are_the_papers(name: str) -> None:
     def both(outputs: Any, following: Any) -> Any:
         target = head.target(following, reward, discount)
         loss = lambda x, y: head.loss(x, head.target(y, reward, discount)).sum()  # noqa: E731
-        return (
-            target,
-            head.loss(outputs, target),
-            jax.grad(loss, argnums=(0, 1))(outputs, following),
-        )
+        slopes = jax.grad(loss, argnums=(0, 1))(outputs, following)
+        return target, head.loss(outputs, target), slopes
 
-    target, loss, (own, none) = jax.tree.map(
-        lambda x: np.asarray(x, np.float64), both(outputs, following)
-    )
-    exact = outputs.astype(np.float64)
+    target, loss, (of_outputs, of_target) = doubles(both(outputs, following))
+    exact = doubles(outputs)
     if name.startswith("quantile"):
         expected = reward[:, None] + discount[:, None] * following
         np.testing.assert_allclose(target, expected, rtol=1e-6)
     np.testing.assert_allclose(loss, losses(name, exact, target), rtol=1e-5)
-    gradient, width = np.zeros(exact.shape), 1e-6
-    for place in np.ndindex(exact.shape):
-        moved = [exact.copy(), exact.copy()]
-        moved[0][place] -= width
-        moved[1][place] += width
-        low, high = (losses(name, x, target).sum() for x in moved)
-        gradient[place] = (high - low) / (2 * width)
-    np.testing.assert_allclose(own, gradient, atol=1e-4)
-    assert not none.any(), "the target is not taught"
+    gradient = reference.differences(lambda x: losses(name, x, target).sum(), exact)
+    np.testing.assert_allclose(of_outputs, gradient, atol=1e-4)
+    assert not of_target.any(), "the target is not taught"
 
 
 def test_errors_are_priorities() -> None:
     outputs, following, reward, discount = inputs(ATOMS)
     head = heads.Categorical(ATOMS, LOW, HIGH)
-    target = np.asarray(head.target(following, reward, discount), np.float64)
-    p = softmax(outputs.astype(np.float64))
-    kl = np.where(
-        target > 1e-12, target * (np.log(np.maximum(target, 1e-12)) - np.log(p)), 0.0
-    ).sum(axis=-1)
-    np.testing.assert_allclose(head.error(outputs, target), kl, rtol=1e-4, atol=1e-5)
+    target = doubles(head.target(following, reward, discount))
+    p = softmax(doubles(outputs))
+    likely = np.maximum(target, 1e-12)
+    kl = np.where(target > 1e-12, target * (np.log(likely) - np.log(p)), 0.0).sum(axis=-1)
+    assert_close(head.error(outputs, target), kl, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(head.error(np.log(np.maximum(p, 1e-9)), p), 0.0, atol=1e-5)
     quantile, scalar = heads.Quantile(ATOMS), heads.Scalar()
+    target = quantile.target(following, reward, discount)
     expected = np.abs(outputs.mean(axis=1) - (reward + discount * following.mean(axis=1)))
-    np.testing.assert_allclose(
-        quantile.error(outputs, quantile.target(following, reward, discount)), expected, rtol=1e-4
-    )
+    np.testing.assert_allclose(quantile.error(outputs, target), expected, rtol=1e-4)
     np.testing.assert_allclose(scalar.error(outputs[:, 0], reward), np.abs(outputs[:, 0] - reward))
 
 
 @pytest.mark.parametrize("name", ["scalar", "c51", "quantile"])
 @pytest.mark.parametrize("dueling", [False, True])
 def test_outputs_of_actions(name: str, dueling: bool) -> None:
-    """Per action and output; a dueling head's advantages have no mean of their own in any
-    output.
-    """
+    """A dueling head's advantages have a mean of 0 in every output."""
     head, actions = HEADS[name], 3
-    flat = (
-        np.random.default_rng(0)
-        .normal(size=(2, 5, (actions + dueling) * head.features))
-        .astype(np.float32)
-    )
-    found = heads.of_actions(jnp.asarray(flat), head, dueling)
+    flat = normal(2, 5, (actions + dueling) * head.features)
+    outputs = heads.of_actions(jnp.asarray(flat), head, dueling)
     each = flat.reshape(2, 5, actions + dueling, head.features)
     if dueling:
         each = each[:, :, :1] + each[:, :, 1:] - each[:, :, 1:].mean(axis=2, keepdims=True)
     each = each[..., 0] if head.features == 1 else each
-    np.testing.assert_allclose(found, each, rtol=1e-5, atol=1e-6)
+    assert_close(outputs, each)
     action = np.array([0, 2, 1, 1, 0])
-    taken = heads.of_action(found, jax.nn.one_hot(action, actions), head)
-    np.testing.assert_allclose(taken, each[:, np.arange(5), action], rtol=1e-5, atol=1e-6)
+    taken = heads.of_action(outputs, jax.nn.one_hot(action, actions), head)
+    assert_close(taken, each[:, np.arange(5), action])
 
 
 @pytest.mark.parametrize(
@@ -197,7 +165,7 @@ def test_outputs_of_actions(name: str, dueling: bool) -> None:
             r"^--config\.num-critics is 2: a distribution of returns is that of one critic\. Use ",
         ),
         (heads.Quantile(5, 0.0), 1, r"^--config\.kappa is 0\.0, it must be above 0\.$"),
-        (heads.Categorical(5, (0.0, 3.0), 3.0), 1, r"it must be below --config\.v-max 3\.0\.$"),  # type: ignore[arg-type]
+        (heads.Categorical(5, (0.0, 3.0), 3.0), 1, r"it must be below --config\.v-max 3\.0\.$"),
     ],
 )
 def test_refuses_heads_that_cannot_work(head: heads.Head, num_critics: int, message: str) -> None:
@@ -223,21 +191,17 @@ def hl_gauss(values: np.ndarray, low: float, high: float, number: int) -> np.nda
 
 @pytest.mark.parametrize(("low", "high"), [ENDS, (-1e4, 1e-3), (1e5, 1.1e5)])
 def test_hl_gauss_spreads_a_value_as_the_paper_does(low: float, high: float) -> None:
-    """Tails too: in float32 the difference of two numbers near 1 would be 0,
-    or a multiple of 6e-8.
-    """
+    """Tails too, where a difference in float32 would be 0 or 6e-8."""
     values = np.linspace(low - 0.3 * (high - low), high + 0.3 * (high - low), 57).astype(np.float32)
-    found = np.asarray(jax.jit(heads.HLGauss(BINS, low, high).encode)(values))
-    expected = hl_gauss(values.astype(np.float64), low, high, BINS)
-    np.testing.assert_allclose(found.sum(axis=-1), 1.0, rtol=1e-6)
-    np.testing.assert_allclose(
-        found, expected, rtol=0.0, atol=0.02 * np.spacing(np.float32(high)) * BINS + 1e-6
-    )
-    exact = np.abs(np.float32(high)) < 100  # places of values this large have an error of their own
+    target = np.asarray(jax.jit(heads.HLGauss(BINS, low, high).encode)(values))
+    expected = hl_gauss(doubles(values), low, high, BINS)
+    np.testing.assert_allclose(target.sum(axis=-1), 1.0, rtol=1e-6)
+    spacing = 0.02 * np.spacing(np.float32(high)) * BINS
+    np.testing.assert_allclose(target, expected, rtol=0.0, atol=spacing + 1e-6)
     likely = expected > 1e-30
     assert likely.sum() > 500
-    if exact:
-        np.testing.assert_allclose(found[likely], expected[likely], rtol=1e-3)
+    if abs(high) < 100:  # places of larger values have an error of their own
+        np.testing.assert_allclose(target[likely], expected[likely], rtol=1e-3)
 
 
 def test_the_mass_beyond_the_ends_is_counted() -> None:
@@ -283,10 +247,8 @@ def test_a_classified_value_is_the_mean_of_its_classes(head: heads.TwoHot) -> No
     inner = heads.OUTER * head.width if isinstance(head, heads.HLGauss) else 0.0
     values = np.linspace(ENDS[0] + inner, ENDS[1] - inner, 201).astype(np.float32)
     target = head.encode(values)
-    np.testing.assert_allclose(head.target_mean(target), values, atol=3e-5 * head.width)
-    np.testing.assert_allclose(
-        head.mean(jnp.log(jnp.maximum(target, 1e-30))), values, atol=3e-5 * head.width
-    )
+    for mean in (head.target_mean(target), head.mean(jnp.log(jnp.maximum(target, 1e-30)))):
+        np.testing.assert_allclose(mean, values, atol=3e-5 * head.width)
     outside = head.target_mean(head.encode(np.array([ENDS[0] - 5, ENDS[1] + 5], np.float32)))
     np.testing.assert_array_less(np.abs(outside - np.array(ENDS)), head.width)
     share = head.clipped(jnp.array([-3.1, 0.0, 1.0, 7.5]))["critic/clipped"]
@@ -301,15 +263,14 @@ def test_a_classified_value_is_the_mean_of_its_classes(head: heads.TwoHot) -> No
 def test_classes_are_learnt_by_cross_entropy(head: heads.TwoHot) -> None:
     outputs, values = inputs(BINS)[0], np.linspace(*ENDS, 9).astype(np.float32)
     gradient = jax.grad(lambda x, y: head.loss(x, head.encode(y)).sum(), argnums=(0, 1))
-    found, of_target = gradient(jnp.asarray(outputs), jnp.asarray(values))
-    expected = softmax(outputs.astype(np.float64)) - np.asarray(head.encode(values), np.float64)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    slope, of_target = gradient(jnp.asarray(outputs), jnp.asarray(values))
+    expected = softmax(doubles(outputs)) - doubles(head.encode(values))
+    np.testing.assert_allclose(slope, expected, atol=1e-6)
     np.testing.assert_array_equal(of_target, 0.0)
 
 
-def recorded(seed: int = 0, rows: int = 60) -> Transition:
-    """Rows of trajectories, of which some terminate and some are cut."""
-    generator = np.random.default_rng(seed)
+def recorded(rows: int = 60) -> Transition:
+    generator = np.random.default_rng(0)
     reward = jnp.asarray(generator.normal(0.5, 1.0, rows), jnp.float32)
     terminated, truncated = (jnp.asarray(generator.uniform(size=rows) < 0.1) for _ in range(2))
     nothing = jnp.zeros((rows, 1))
@@ -317,19 +278,17 @@ def recorded(seed: int = 0, rows: int = 60) -> Transition:
 
 
 def returns_of(data: Transition, discount: float, scale: float) -> np.ndarray:
-    """The discounted returns [N], backwards in float64;
-    cut trajectories go on with the mean of their rewards.
-    """
-    reward, found = scale * np.asarray(data.reward, np.float64), np.zeros(len(data.reward))
-    terminated, ends = np.asarray(data.terminated), np.asarray(data.terminated | data.truncated)
+    """[N], backwards; cut trajectories go on with their mean reward."""
+    reward, result = scale * doubles(data.reward), np.zeros(len(data.reward))
+    ends = np.flatnonzero(data.terminated | data.truncated)
     start = 0
-    for end in [*np.flatnonzero(ends), len(reward) - 1]:
+    for end in [*ends, len(reward) - 1]:
         horizon = min(1.0 / (1.0 - discount), 1e4) if discount < 1 else 1e4
-        rest = 0.0 if terminated[end] else reward[start : end + 1].mean() * horizon
+        rest = 0.0 if data.terminated[end] else reward[start : end + 1].mean() * horizon
         for row in range(end, start - 1, -1):
-            found[row] = rest = reward[row] + discount * rest
+            result[row] = rest = reward[row] + discount * rest
         start = end + 1
-    return found
+    return result
 
 
 @pytest.mark.parametrize(("discount", "scale"), [(0.9, 1.0), (0.99, -3.0), (0.0, 1.0), (1.0, 1.0)])
@@ -337,8 +296,8 @@ def test_the_range_of_returns_is_the_datas(discount: float, scale: float) -> Non
     data = recorded()
     assert 0 < data.terminated.sum() < 12 > data.truncated.sum() > 0
     expected = returns_of(data, discount, scale)
-    found = jax.jit(bins.range_of_returns)(data, discount, scale)
-    np.testing.assert_allclose(found, [expected.min(), expected.max()], rtol=2e-4, atol=1e-4)
+    bounds = jax.jit(bins.range_of_returns)(data, discount, scale)
+    np.testing.assert_allclose(bounds, [expected.min(), expected.max()], rtol=2e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("returns", [(-2.0, 5.0), (3.0, 3.0), (0.0, 0.0)])
@@ -347,9 +306,8 @@ def test_bins_have_room_around_the_returns(returns: tuple[float, float]) -> None
     room = heads.OUTER * (high - low) / BINS
     assert low + room < returns[0] <= returns[1] < high - room
     if returns[0] < returns[1]:
-        assert high - low - 2 * room == pytest.approx(
-            (1 + 2 * bins.MARGIN) * (returns[1] - returns[0]), rel=1e-5
-        )
+        span = (1 + 2 * bins.MARGIN) * (returns[1] - returns[0])
+        assert high - low - 2 * room == pytest.approx(span, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -375,19 +333,15 @@ def test_refuses_bins_that_cannot_work(changes: dict[str, Any], message: str) ->
 
 
 def test_values_are_rescaled_and_back() -> None:
-    x = np.concatenate([[0.0], *(sign * np.logspace(-4, 5, 50) for sign in (-1.0, 1.0))]).astype(
-        np.float32
-    )
+    x = np.concatenate([[0.0], *(sign * np.logspace(-4, 5, 50) for sign in (-1.0, 1.0))])
+    x = x.astype(np.float32)
     for slope in (1e-3, 0.1, 0.0):
         exact = np.sign(x) * (np.sqrt(np.abs(x, dtype=np.float64) + 1.0) - 1.0) + slope * x
         y = heads.rescaled(jnp.asarray(x), slope)
         np.testing.assert_allclose(y, exact, rtol=1e-3, atol=2e-7)
         np.testing.assert_allclose(heads.unscaled(y, slope), x, rtol=1e-3, atol=1e-6)
-        # The equation of the paper, in float64
-        if slope:
-            u = np.abs(exact) + 1.0 + slope
-            inverse = np.sign(exact) * (
-                np.square((np.sqrt(1.0 + 4.0 * slope * u) - 1.0) / (2.0 * slope)) - 1.0
-            )
+        if slope:  # the paper's equation
+            root = np.sqrt(1.0 + 4.0 * slope * (np.abs(exact) + 1.0 + slope))
+            inverse = np.sign(exact) * (np.square((root - 1.0) / (2.0 * slope)) - 1.0)
             np.testing.assert_allclose(inverse, x, rtol=1e-6, atol=1e-8)
     np.testing.assert_array_equal(heads.unscaled(heads.rescaled(jnp.asarray(x), None), None), x)

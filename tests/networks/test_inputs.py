@@ -1,4 +1,4 @@
-"""Normalised observations against float64 NumPy: what is counted when, and what an agent sees."""
+"""What is counted when, and what an agent sees."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ import pytest
 
 from rljax.agent import EnvSpec, Transition
 from rljax.networks import inputs
+from tests.agents.reference import standardised
+from tests.networks.reference import assert_close, doubles, normal
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 ROWS = np.random.default_rng(1).normal(0.3, 0.1, size=(12, 3)).astype(np.float32)
-FAR = np.random.default_rng(2).normal(0.0, 1.0, size=(5, 3)).astype(np.float32)
+FAR = normal(5, 3, seed=2)
 FIRST = jnp.zeros(6, bool)
 
 
 def transition(observation: Any, next_observation: Any, **extras: Any) -> Transition:
-    """Transitions with these observations [..., 3]."""
     shape = np.shape(observation)[:-1]
-    flags: Any = jnp.zeros(shape, bool)
+    flags = jnp.zeros(shape, bool)
     return Transition(
-        observation=jnp.asarray(observation),
-        action=jnp.zeros((*shape, 2)),
-        reward=jnp.zeros(shape),
-        terminated=flags,
-        truncated=flags,
-        next_observation=jnp.asarray(next_observation),
-        extras=extras,
+        jnp.asarray(observation),
+        jnp.zeros((*shape, 2)),
+        jnp.zeros(shape),
+        flags,
+        flags,
+        jnp.asarray(next_observation),
+        extras,
     )
 
 
 def scores(counted: np.ndarray, observation: Any) -> np.ndarray:
-    """(x - mean) / std over the counted rows, in float64."""
-    rows = counted.astype(np.float64)
-    return (np.asarray(observation, np.float64) - rows.mean(axis=0)) / rows.std(axis=0)
+    """Within +-10."""
+    rows = doubles(counted)
+    return np.clip((doubles(observation) - rows.mean(axis=0)) / rows.std(axis=0), -10.0, 10.0)
 
 
 def test_raw_observations_stay_as_they_are() -> None:
@@ -55,12 +56,12 @@ def test_running_statistics_count_what_is_perceived() -> None:
     statistics = running.create(SPEC)
     for rows in (ROWS[:6], ROWS[6:]):
         statistics = running.perceive(statistics, jnp.asarray(rows), FIRST)
-    expected = np.clip(scores(ROWS, FAR), -10.0, 10.0)
+    expected = scores(ROWS, FAR)
     assert 0.0 < (np.abs(expected) == 10.0).mean() < 1.0, "some are clipped, not all"
-    np.testing.assert_allclose(running(statistics, FAR), expected, rtol=1e-4, atol=1e-4)
+    assert_close(running(statistics, FAR), expected, rtol=1e-4, atol=1e-4)
     seen, after = running.batch(statistics, transition(FAR, ROWS[:5]))
-    np.testing.assert_allclose(seen.observation, expected, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(seen.next_observation, scores(ROWS, ROWS[:5]), rtol=1e-4, atol=1e-4)
+    observations = (seen.observation, seen.next_observation)
+    assert_close(observations, (expected, scores(ROWS, ROWS[:5])), rtol=1e-4, atol=1e-4)
     assert after is statistics, "learning counts nothing"
 
 
@@ -71,8 +72,7 @@ def test_a_rollout_is_seen_by_the_statistics_before_it() -> None:
     np.testing.assert_allclose(seen.observation, first.observation, rtol=1e-6)
     again = transition(ROWS[:6].reshape(2, 3, 3) + 1.0, ROWS[:6].reshape(2, 3, 3))
     seen, after = of_rollout.batch(statistics, again)
-    expected = np.clip(scores(ROWS, again.observation), -10.0, 10.0)
-    np.testing.assert_allclose(seen.observation, expected, rtol=1e-4, atol=1e-4)
+    assert_close(seen.observation, scores(ROWS, again.observation), rtol=1e-4, atol=1e-4)
     both = np.concatenate([ROWS, ROWS[:6] + 1.0])
     np.testing.assert_allclose(after.mean, both.mean(axis=0), rtol=1e-5)
     assert not of_rollout.perceives
@@ -80,13 +80,10 @@ def test_a_rollout_is_seen_by_the_statistics_before_it() -> None:
 
 def test_rows_of_data_beside_a_rollout_are_normalised_too() -> None:
     of_rollout = inputs.OfRollout()
-    _, statistics = of_rollout.batch(
-        of_rollout.create(SPEC), transition(ROWS[:, None], ROWS[:, None])
-    )
-    data = transition(FAR, FAR)
-    seen, _ = of_rollout.batch(statistics, transition(ROWS[:, None], ROWS[:, None], data=data))
-    expected = np.clip(scores(ROWS, FAR), -10.0, 10.0)
-    np.testing.assert_allclose(seen.extras["data"].observation, expected, rtol=1e-4, atol=1e-4)
+    rows = ROWS[:, None]
+    _, statistics = of_rollout.batch(of_rollout.create(SPEC), transition(rows, rows))
+    seen, _ = of_rollout.batch(statistics, transition(rows, rows, data=transition(FAR, FAR)))
+    assert_close(seen.extras["data"].observation, scores(ROWS, FAR), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("successors", [False, True])
@@ -95,9 +92,8 @@ def test_data_are_standardised_without_clipping(successors: bool) -> None:
     data = transition(ROWS, ROWS + 1.0)
     statistics = of_data.prepare(of_data.create(SPEC), data)
     counted = np.concatenate([ROWS, ROWS + 1.0]) if successors else ROWS
-    rows = counted.astype(np.float64)
-    expected = (FAR - rows.mean(axis=0)) / (rows.std(axis=0) + 1e-3)
-    np.testing.assert_allclose(of_data(statistics, FAR), expected, rtol=1e-4, atol=1e-4)
+    expected = standardised(doubles(counted), FAR)
+    assert_close(of_data(statistics, FAR), expected, rtol=1e-4, atol=1e-4)
     assert of_data.batch(statistics, transition(FAR, FAR))[1] is statistics
     assert not of_data.perceives, "nothing is counted online"
 
@@ -109,11 +105,9 @@ def test_goals_have_the_statistics_of_states() -> None:
     pairs = np.concatenate([FAR, FAR + 1.0], axis=-1)
     batch = transition(pairs, pairs, actor_observation=jnp.asarray(pairs))
     seen, _ = of_data.batch(statistics, batch)
-    rows = ROWS.astype(np.float64)
-    halves = [(x - rows.mean(axis=0)) / (rows.std(axis=0) + 1e-3) for x in (FAR, FAR + 1.0)]
-    expected = np.concatenate(halves, axis=-1)
+    expected = np.concatenate([standardised(doubles(ROWS), x) for x in (FAR, FAR + 1.0)], axis=-1)
     for observation in (seen.observation, seen.next_observation, seen.extras["actor_observation"]):
-        np.testing.assert_allclose(observation, expected, rtol=1e-4, atol=1e-4)
+        assert_close(observation, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("time_feature", [False, True])
@@ -129,7 +123,7 @@ def test_each_observation_of_a_stream_is_counted_once(time_feature: bool) -> Non
         )
         moments = after
     assert int(moments.count) == len(ROWS)
-    rows = ROWS.astype(np.float64)
+    rows = doubles(ROWS)
     expected = (FAR[0] - rows.mean(axis=0)) / np.sqrt(rows.var(axis=0, ddof=1) + 1e-8)
     if time_feature:
         expected[-1] = FAR[0, -1]

@@ -1,40 +1,36 @@
-"""Noisy layers: the distribution of their weights, and what stays as it is.
-
-Noise that lasts: its distribution.
-"""
+"""Noisy layers, and noise that lasts."""
 
 from __future__ import annotations
 
 import functools
 import itertools
-import statistics
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 
 from rljax import networks
 from rljax.agent import EnvSpec
 from rljax.networks import noise, torsos
+from tests.networks.reference import normal
 
 KEY = jax.random.key(0)
 SPEC = EnvSpec("test/Example-v0", (3,), 4, discrete=True)
 MEAN_ROOT = 0.8222  # E sqrt|x| of a standard Gaussian: 2^(1/4) Gamma(3/4) / sqrt(pi)
 MEAN_SIZE = np.sqrt(2.0 / np.pi)  # E |x|
 
-
 sampled = jax.jit(noise.sampled)
 
 
 @functools.cache
 def network(deviation: Any = 0.5, size: int = 2, spec: EnvSpec = SPEC) -> networks.Network:
-    """An ensemble with noise."""
-    settings: Any = torsos.TorsoSettings("mlp", 1, None, "relu", "torch", True)
+    settings = torsos.TorsoSettings("mlp", 1, None, "relu", "torch", True)
     module = torsos.ensemble(spec, settings, size, (6, 5), 4)
     create = lambda key: noise.noisy(networks.create(module, key, spec.example()), deviation)  # noqa: E731
-    return jax.jit(create)(jax.random.key(0))
+    return jax.jit(create)(KEY)
 
 
 def test_every_dense_layer_has_deviations() -> None:
@@ -50,70 +46,63 @@ def test_every_dense_layer_has_deviations() -> None:
 
 @pytest.mark.slow
 def test_weights_have_their_means_and_deviations() -> None:
-    plain, drawn = (
-        network(),
-        jax.jit(jax.vmap(lambda key: noise.sampled(network(), key)))(
-            jax.random.split(jax.random.key(1), 20_000)
-        ),
-    )
+    draw = jax.jit(jax.vmap(lambda key: noise.sampled(network(), key)))
+    drawn = draw(jax.random.split(jax.random.key(1), 20_000))
     for name, inputs in (("hidden_0", 3), ("output", 5)):
-        layer, own = (x.params["members"][name] for x in (drawn, plain))
+        layer, means = (x.params["members"][name] for x in (drawn, network()))
         assert set(layer) == {"kernel", "bias"}
-        sigma = 0.5 / np.sqrt(inputs)
-        for part in ("kernel", "bias"):
-            units = (np.asarray(layer[part]) - np.asarray(own[part])) / sigma
+        kernel, bias = (
+            (np.asarray(layer[part]) - np.asarray(means[part])) / (0.5 / np.sqrt(inputs))
+            for part in ("kernel", "bias")
+        )
+        for units, variance in ((kernel, MEAN_SIZE**2), (bias, MEAN_SIZE)):
             np.testing.assert_allclose(units.mean(axis=0), 0.0, atol=0.03)
-            variance = MEAN_SIZE ** (2 if part == "kernel" else 1)
             np.testing.assert_allclose(units.var(axis=0), variance, rtol=0.08)
-        kernel = (np.asarray(layer["kernel"]) - np.asarray(own["kernel"])) / sigma  # [N, C, I, O]
-        bias = (np.asarray(layer["bias"]) - np.asarray(own["bias"])) / sigma
-        # factors
-        np.testing.assert_allclose(
-            np.sign(kernel[:, :, 0] * kernel[:, :, 1]).std(axis=2), 0.0, atol=1e-6
-        )
+        signs = np.sign(kernel[:, :, 0] * kernel[:, :, 1])  # of factors [N, C, I, O]
+        np.testing.assert_allclose(signs.std(axis=2), 0.0, atol=1e-6)
         np.testing.assert_allclose(np.abs(kernel).mean(), MEAN_ROOT**2, rtol=0.02)
-        assert np.abs(np.corrcoef(bias[:, 0, 0], bias[:, 1, 0])[0, 1]) < 0.03, (
-            "members have noise of their own"
-        )
-        assert np.abs(np.corrcoef(bias[:, 0, 0], bias[:, 0, 1])[0, 1]) < 0.03
+        for other in (bias[:, 1, 0], bias[:, 0, 1]):  # of another member, of another unit
+            assert np.abs(np.corrcoef(bias[:, 0, 0], other)[0, 1]) < 0.03
 
 
 @pytest.mark.slow
 def test_means_are_used_without_noise() -> None:
-    observation = jnp.asarray(np.random.default_rng(0).normal(size=(7, 3)), jnp.float32)
-    noisy_one, silent = network(), network(0.0)
-    plain = sampled(silent, jax.random.key(2))
-    np.testing.assert_allclose(noisy_one(observation), plain(observation), rtol=1e-6)
-    other = sampled(noisy_one, jax.random.key(2))(observation)
-    assert np.abs(np.asarray(other) - np.asarray(plain(observation))).min() > 0
+    observation = jnp.asarray(normal(7, 3))
+    noisy, plain = (sampled(network(*of), KEY)(observation) for of in ((), (0.0,)))
+    np.testing.assert_allclose(network()(observation), plain, rtol=1e-6)
+    assert np.abs(np.asarray(noisy) - np.asarray(plain)).min() > 0
 
 
 @pytest.mark.slow
 def test_networks_of_a_tree_have_noise_of_their_own() -> None:
-    first, second, plain = sampled(
-        (network(), network(), network().params["members"]["output"]), jax.random.key(0)
-    )
+    kernel = network().params["members"]["output"]["kernel"]
+    first, second, plain = sampled((network(), network(), {"kernel": kernel}), KEY)
     one, two = (x.params["members"]["output"]["kernel"] for x in (first, second))
     assert np.abs(np.asarray(one) - np.asarray(two)).min() > 0
-    np.testing.assert_array_equal(plain["kernel"], network().params["members"]["output"]["kernel"])
+    np.testing.assert_array_equal(plain["kernel"], kernel)
 
 
 @pytest.mark.slow
 def test_learning_reaches_means_and_deviations() -> None:
     def loss(network: networks.Network) -> Any:
-        return jnp.square(noise.sampled(network, jax.random.key(0))(jnp.ones((4, 3))) - 3.0).sum()
+        return jnp.square(network(jnp.ones((4, 3))) - 3.0).sum()
 
-    own = network()
-    gradient = jax.jit(jax.grad(loss))(own).params["members"]["output"]
-    without = jax.jit(jax.grad(lambda x: jnp.square(x(jnp.ones((4, 3))) - 3.0).sum()))
-    plain = without(sampled(own, jax.random.key(0)))
-    exact = plain.params["members"]["output"]
-    np.testing.assert_allclose(gradient["kernel"], exact["kernel"], rtol=1e-5)
-    drawn = sampled(own, jax.random.key(0)).params["members"]["output"]["bias"]
-    units = (np.asarray(drawn) - np.asarray(own.params["members"]["output"]["bias"])) / (
-        0.5 / np.sqrt(5)
+    def of_noisy(network: networks.Network) -> Any:
+        return loss(noise.sampled(network, KEY))
+
+    plain = sampled(network(), KEY)
+    means, slopes, drawn, exact = (
+        tree.params["members"]["output"]
+        for tree in (
+            network(),
+            jax.jit(jax.grad(of_noisy))(network()),
+            plain,
+            jax.jit(jax.grad(loss))(plain),
+        )
     )
-    np.testing.assert_allclose(gradient["bias_deviation"], exact["bias"] * units, rtol=1e-3)
+    np.testing.assert_allclose(slopes["kernel"], exact["kernel"], rtol=1e-5)
+    units = (np.asarray(drawn["bias"]) - np.asarray(means["bias"])) / (0.5 / np.sqrt(5))
+    np.testing.assert_allclose(slopes["bias_deviation"], exact["bias"] * units, rtol=1e-3)
 
 
 @pytest.mark.slow
@@ -129,19 +118,16 @@ ENVS, STEPS = 256, 512
 
 @functools.cache
 def series(kind: Any, limit: int | None = STEPS) -> np.ndarray:
-    """Noise [T, E, A] of a whole episode in many environments."""
+    """Noise [T, E, A] of a whole episode."""
     spec = EnvSpec("test/Example-v0", (3,), 2, max_episode_steps=limit)
-    memory = jax.tree.map(
-        lambda x: jnp.broadcast_to(x, (ENVS, *jnp.shape(x))), noise.initial(kind, spec)
-    )
+    initial = noise.initial(kind, spec)
+    memory = jax.tree.map(lambda x: jnp.broadcast_to(x, (ENVS, *jnp.shape(x))), initial)
 
     def step(memory: Any, key: Any) -> Any:
-        drawn, memory = noise.draw(key, (ENVS, 2), memory)
-        return memory, drawn
+        return noise.draw(key, (ENVS, 2), memory)[::-1]
 
-    return np.asarray(
-        jax.jit(lambda keys: jax.lax.scan(step, memory, keys))(jax.random.split(KEY, STEPS))[1]
-    )
+    run = jax.jit(lambda keys: jax.lax.scan(step, memory, keys)[1])
+    return np.asarray(run(jax.random.split(KEY, STEPS)))
 
 
 @pytest.mark.slow_after(1)
@@ -149,33 +135,26 @@ def series(kind: Any, limit: int | None = STEPS) -> np.ndarray:
 def test_every_step_of_an_episode_is_standard_normal(kind: Any) -> None:
     drawn = series(kind)
     for rows in (drawn[0], drawn[STEPS // 2], drawn[-1]):
-        found = np.sort(rows.ravel())
-        expected = [
-            statistics.NormalDist().inv_cdf((i + 0.5) / len(found)) for i in range(len(found))
-        ]
-        assert np.abs(found - expected)[10:-10].max() < 0.4
-        np.testing.assert_allclose([found.mean(), found.std()], [0.0, 1.0], atol=0.18)
+        numbers = np.sort(rows.ravel())
+        places = (np.arange(len(numbers)) + 0.5) / len(numbers)
+        assert np.abs(numbers - scipy.stats.norm.ppf(places))[10:-10].max() < 0.4
+        np.testing.assert_allclose([numbers.mean(), numbers.std()], [0.0, 1.0], atol=0.18)
     np.testing.assert_allclose([drawn.mean(), drawn.std()], [0.0, 1.0], atol=0.05)
-    numbers = drawn.reshape(STEPS, -1)
-    assert np.abs(np.corrcoef(numbers[:, 0::2].ravel(), numbers[:, 1::2].ravel())[0, 1]) < 0.05, (
-        "one noise per number"
-    )
+    both = drawn.reshape(-1, 2).T
+    assert np.abs(np.corrcoef(both)[0, 1]) < 0.05, "one noise per number"
 
 
 def test_holds_have_the_lengths_of_a_truncated_zeta_distribution() -> None:
     drawn = series("held")
     changes = np.any(drawn[1:] != drawn[:-1], axis=-1)  # [T - 1, E]
     np.testing.assert_array_equal(changes, np.all(drawn[1:] != drawn[:-1], axis=-1))
-    lengths = np.concatenate([np.diff(np.flatnonzero(changes[:, i])) for i in range(ENVS)])
+    lengths = np.concatenate([np.diff(np.flatnonzero(column)) for column in changes.T])
     counts = np.bincount(lengths, minlength=18)[1:]
     weights = np.arange(1.0, 17.0) ** -2
-    np.testing.assert_allclose(
-        counts[:16] / counts.sum(), weights / weights.sum(), rtol=0.1, atol=1e-3
-    )
+    expected = weights / weights.sum()
+    np.testing.assert_allclose(counts[:16] / counts.sum(), expected, rtol=0.1, atol=1e-3)
     assert counts[16:].sum() == 0
-    assert len({tuple(column) for column in changes.T}) == ENVS, (
-        "environments hold for times of their own"
-    )
+    assert len({tuple(column) for column in changes.T}) == ENVS, "each holds for its own times"
 
 
 @pytest.mark.slow_after(2)
@@ -186,23 +165,18 @@ def test_the_power_falls_as_the_kind_says(kind: Any, slope: float, limit: int) -
     drawn = series(kind, limit)[-limit:]
     power = np.square(np.abs(np.fft.rfft(drawn, axis=0))).mean(axis=(1, 2))[1:-1]
     frequency = np.arange(1, len(power) + 1) / limit
-    edges = np.geomspace(1.0 / limit, 0.5, 9)  # equal weight to each part of the logarithmic axis
+    edges = np.geomspace(1.0 / limit, 0.5, 9)
     parts = [(frequency >= low) & (frequency < high) for low, high in itertools.pairwise(edges)]
-    points = np.array(
-        [
-            [np.log(frequency[part]).mean(), np.log(power[part]).mean()]
-            for part in parts
-            if part.any()
-        ]
-    )
-    found, start = np.polyfit(*points.T, 1)
-    assert abs(found - slope) < 0.1
-    assert np.abs(points[:, 1] - (start + found * points[:, 0])).max() < 0.4
+    means = [
+        [np.log(frequency[part]).mean(), np.log(power[part]).mean()] for part in parts if part.any()
+    ]
+    points = np.array(means)
+    fitted, start = np.polyfit(*points.T, 1)
+    assert abs(fitted - slope) < 0.1
+    assert np.abs(points[:, 1] - (start + fitted * points[:, 0])).max() < 0.4
 
 
 def test_a_time_limit_makes_the_slowest_process() -> None:
     for limit, number in ((1, 1), (10, 2), (200, 6), (1_000, 8), (None, 8)):
-        memory: Any = noise.initial(
-            "pink", EnvSpec("test/Example-v0", (3,), 2, max_episode_steps=limit)
-        )
-        assert memory.parts.shape == (number, 2)
+        spec = EnvSpec("test/Example-v0", (3,), 2, max_episode_steps=limit)
+        assert noise.initial("pink", spec).parts.shape == (number, 2)

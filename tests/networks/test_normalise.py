@@ -1,4 +1,4 @@
-"""Running statistics against float64 NumPy over all samples at once."""
+"""Running statistics against all samples at once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rljax.networks import normalise
+from tests.networks.reference import doubles
 
 update = jax.jit(normalise.update)
 
@@ -15,12 +16,11 @@ update = jax.jit(normalise.update)
 def chunks(
     sizes: list[int], shape: tuple[int, ...] = (3,), mean: float = 0.0, std: float = 1.0
 ) -> list[np.ndarray]:
+    """The variance between chunks counts too."""
     generator = np.random.default_rng(0)
-    # Each chunk lies elsewhere: the variance between chunks counts too.
-    means = [mean + 2 * i * std for i in range(len(sizes))]
     return [
-        generator.normal(m, std, (n, *shape)).astype(np.float32)
-        for m, n in zip(means, sizes, strict=True)
+        generator.normal(mean + 2 * i * std, std, (n, *shape)).astype(np.float32)
+        for i, n in enumerate(sizes)
     ]
 
 
@@ -30,7 +30,7 @@ def test_chunks_of_uneven_sizes_are_as_everything_at_once(mean: float, std: floa
     statistics = normalise.create((3,))
     for part in parts:
         statistics = update(statistics, part)
-    samples = np.concatenate(parts).astype(np.float64)
+    samples = doubles(np.concatenate(parts))
     assert float(statistics.count) == 145
     np.testing.assert_allclose(statistics.mean, samples.mean(axis=0), rtol=1e-6, atol=1e-6 * std)
     np.testing.assert_allclose(statistics.variance, samples.var(axis=0), rtol=1e-5)
@@ -43,8 +43,8 @@ def test_any_shape_of_observations(shape: tuple[int, ...]) -> None:
     statistics = normalise.update(normalise.create(shape), jnp.asarray(part))
     assert statistics.mean.shape == statistics.variance.shape == shape
     result = np.asarray(normalise.normalise(statistics, jnp.asarray(part)))
-    np.testing.assert_allclose(result.mean(axis=0), np.zeros(shape), atol=1e-6)
-    np.testing.assert_allclose(result.std(axis=0), np.ones(shape), rtol=1e-5)
+    np.testing.assert_allclose(result.mean(axis=0), 0.0, atol=1e-6)
+    np.testing.assert_allclose(result.std(axis=0), 1.0, rtol=1e-5)
 
 
 def test_neutral_before_the_first_sample() -> None:
@@ -55,49 +55,38 @@ def test_neutral_before_the_first_sample() -> None:
 def test_a_small_variance_is_not_lost_in_the_initial_one() -> None:
     samples = np.random.default_rng(0).normal(0.0, 1e-5, (100, 1)).astype(np.float32)
     statistics = normalise.update(normalise.create((1,)), jnp.asarray(samples))
-    np.testing.assert_allclose(
-        statistics.variance, samples.var(axis=0, dtype=np.float64), rtol=1e-5
-    )
+    np.testing.assert_allclose(statistics.variance, doubles(samples).var(axis=0), rtol=1e-5)
 
 
 @pytest.mark.parametrize(("count", "std"), [(1e7, 1.0), (1e7, 1e-3), (2.0**24, 30.0)])
 def test_single_samples_neither_drift_nor_vanish(count: float, std: float) -> None:
-    """Where the samples have the statistics that are there already,
-    a million more of them change little.
-    """
+    """A million more samples like those before change little."""
     samples = np.random.default_rng(0).normal(0.0, std, size=1_000).astype(np.float32)
     samples = (samples - samples.mean()) * np.float32(std / samples.std())
     before = normalise.Statistics(jnp.float32(count), jnp.zeros(()), jnp.float32(std**2))
 
     @jax.jit
-    def after(statistics: normalise.Statistics, variance: jax.Array) -> normalise.Statistics:
-        def block(statistics: normalise.Statistics, _: None) -> tuple[normalise.Statistics, None]:
-            one = lambda statistics, x: (normalise.update(statistics, variance * x[None]), None)  # noqa: E731
-            return jax.lax.scan(one, statistics, samples)[0], None
-
+    def after(statistics: normalise.Statistics, scale: jax.Array) -> normalise.Statistics:
+        one = lambda statistics, x: (normalise.update(statistics, scale * x[None]), None)  # noqa: E731
+        block = lambda statistics, _: (jax.lax.scan(one, statistics, samples)[0], None)  # noqa: E731
         return jax.lax.scan(block, statistics, None, length=1_000)[0]
 
     same = after(before, jnp.float32(1.0))
     np.testing.assert_allclose(same.mean, 0.0, atol=1e-5 * std)
     np.testing.assert_allclose(same.variance, std**2, rtol=1e-5)
     doubled = after(before, jnp.float32(2.0))
-    # Share of the old samples.
     gone = (count / (count + 1e6)) if count < 2**24 else (1 - 2.0**-24) ** 1e6
     np.testing.assert_allclose(doubled.variance, std**2 * (gone + 4 * (1 - gone)), rtol=1e-4)
 
 
 def test_a_stream_of_2_to_the_31_samples_goes_on() -> None:
+    nothing = jnp.zeros(())
     full = normalise.Moments(
-        jnp.int32(2**31 - 1), jnp.zeros(()), jnp.float32(2.0**31), (jnp.zeros(()), jnp.zeros(()))
+        jnp.int32(2**31 - 1), nothing, jnp.float32(2.0**31), (nothing, nothing)
     )
     moments = normalise.count(full, jnp.float32(1.0))
     assert int(moments.count) == 2**31 - 1
     np.testing.assert_allclose(moments.variance, 1.0, rtol=1e-6)
-
-
-def test_first_samples_replace_the_initial_values() -> None:
-    statistics = normalise.update(normalise.create((1,)), jnp.array([[4.0], [8.0]]))
-    assert (float(statistics.mean[0]), float(statistics.variance[0])) == (6.0, 4.0)
 
 
 def test_constant_features_and_outliers_are_bounded() -> None:
@@ -106,66 +95,20 @@ def test_constant_features_and_outliers_are_bounded() -> None:
     np.testing.assert_array_equal(result, [[0.0, 10.0], [0.0, -10.0]])
 
 
-def test_ten_million_samples() -> None:
-    """Chunk i is a fixed block shifted by i, so the mean and variance of all chunks have a closed
-    form.
-    """
-    block = np.random.default_rng(0).normal(size=512).astype(np.float32)
-    number = 20_000  # chunks
-
-    def move(i: jax.Array) -> jax.Array:
-        return 3.0 * (i % 10).astype(jnp.float32)
-
-    @jax.jit
-    def all_of_them() -> normalise.Statistics:
-        def one(i: jax.Array, statistics: normalise.Statistics) -> normalise.Statistics:
-            return normalise.update(statistics, block[:, None] + move(i))
-
-        return jax.lax.fori_loop(0, number, one, normalise.create((1,)))
-
-    statistics = all_of_them()
-    assert float(statistics.count) == 512 * number
-    # Moves of 0, 3, ..., 27: mean 13.5, variance 9 (10^2 - 1) / 12.
-    block = block.astype(np.float64)
-    np.testing.assert_allclose(statistics.mean[0], block.mean() + 13.5, rtol=1e-4)
-    np.testing.assert_allclose(statistics.variance[0], block.var() + 9 * 99 / 12, rtol=1e-3)
-
-
 def test_one_more_chunk_after_ten_million_is_not_lost() -> None:
     count, mean, variance = 1e7, 1.0, 4.0
     before = normalise.Statistics(jnp.array(count), jnp.array([mean]), jnp.array([variance]))
     (part,) = chunks([1000], (1,), mean=500.0)
     after = normalise.update(before, jnp.asarray(part))
-    samples = part.astype(np.float64)[:, 0]
-    total = count + 1000
-    expected = (count * mean + samples.sum()) / total
-    second = (count * (variance + mean**2) + np.square(samples).sum()) / total
-    np.testing.assert_allclose(after.mean[0], expected, rtol=1e-6)
-    np.testing.assert_allclose(after.variance[0], second - expected**2, rtol=1e-5)
-
-
-def test_count_stops_where_float32_would() -> None:
-    """Beyond 2^24, adding 1 changes no float32.
-
-    The statistics become an average over the last 16.8 million samples.
-    """
-    limit = 2.0**24
-    statistics = normalise.Statistics(jnp.array(limit), jnp.array([0.0]), jnp.array([1.0]))
-    statistics = normalise.update(statistics, jnp.full((4096, 1), 100.0))
-    assert float(statistics.count) == limit
-    np.testing.assert_allclose(statistics.mean[0], 100.0 * 4096 / limit, rtol=1e-6)
-    assert float(statistics.variance[0]) > 1.0
-
-
-@pytest.mark.slow
-def test_each_learner_has_its_own() -> None:
-    parts = jnp.asarray(np.stack(chunks([20, 20])))  # [P, N, O]
-    stacked = jax.tree.map(lambda x: jnp.stack([x, x]), normalise.create((3,)))
-    together = jax.vmap(normalise.update)(stacked, parts)
-    for i in range(2):
-        alone = normalise.update(normalise.create((3,)), parts[i])
-        np.testing.assert_allclose(together.mean[i], alone.mean, rtol=1e-6)
-        np.testing.assert_allclose(together.variance[i], alone.variance, rtol=1e-6)
+    first, second = (
+        (count * old + new) / (count + 1000)
+        for old, new in (
+            (mean, doubles(part).sum()),
+            (variance + mean**2, (doubles(part) ** 2).sum()),
+        )
+    )
+    np.testing.assert_allclose(after.mean[0], first, rtol=1e-6)
+    np.testing.assert_allclose(after.variance[0], second - first**2, rtol=1e-5)
 
 
 @pytest.mark.slow_after(1)
@@ -173,30 +116,27 @@ def test_each_learner_has_its_own() -> None:
 def test_a_stream_is_as_exact_after_ten_million_samples(mean: float, std: float) -> None:
     number, block = 10_000_000, 1_000
     samples = np.random.default_rng(0).normal(mean, std, size=block).astype(np.float32)
-    # Later samples lie elsewhere.
     drift = np.linspace(0.0, 2.0 * std, number // block, dtype=np.float32)
 
     @jax.jit
     def run(samples: jax.Array, drift: jax.Array) -> normalise.Moments:
         def blocks(moments: normalise.Moments, shift: jax.Array) -> tuple[normalise.Moments, None]:
-            return jax.lax.scan(
-                lambda m, x: (normalise.count(m, x + shift), None), moments, samples
-            )[0], None
+            one = lambda moments, x: (normalise.count(moments, x + shift), None)  # noqa: E731
+            return jax.lax.scan(one, moments, samples)[0], None
 
         return jax.lax.scan(blocks, normalise.create_moments(()), drift)[0]
 
-    found = run(jnp.asarray(samples), jnp.asarray(drift))
+    moments = run(jnp.asarray(samples), jnp.asarray(drift))
     sums = np.zeros(2)
     for shift in drift:
-        exact = (samples + shift).astype(np.float64) - mean
+        exact = doubles(samples + shift) - mean
         sums += exact.sum(), np.square(exact).sum()
     average = sums[0] / number
     variance = (sums[1] - number * average**2) / (number - 1)
-    assert int(found.count) == number
-    np.testing.assert_allclose(
-        float(found.mean) + float(found.lost[0]), mean + average, rtol=1e-7, atol=1e-6 * std
-    )
-    np.testing.assert_allclose(found.variance, variance, rtol=1e-6)
+    assert int(moments.count) == number
+    exact = float(moments.mean) + float(moments.lost[0])
+    np.testing.assert_allclose(exact, mean + average, rtol=1e-7, atol=1e-6 * std)
+    np.testing.assert_allclose(moments.variance, variance, rtol=1e-6)
 
 
 def test_moments_of_few_samples() -> None:

@@ -1,4 +1,4 @@
-"""Formats that are not read: the message names each, and its code writes a file that is read."""
+"""What is said of a format that is not read converts it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rljax import datasets
-from tests.datasets.files import arrays, npz, same
+from tests.datasets.files import arrays, findings, npz, same
 
 
 def refused(path: Path) -> str:
@@ -21,7 +21,6 @@ def refused(path: Path) -> str:
 
 
 def converted(path: Path, monkeypatch: pytest.MonkeyPatch) -> datasets.OfflineDataset:
-    """What the code in the message writes."""
     monkeypatch.chdir(path.parent)
     code = refused(path).partition("\n")[2]
     exec(textwrap.dedent(code), {})
@@ -82,4 +81,4 @@ def test_the_manual_writes_a_sound_file(tmp_path: Path, monkeypatch: pytest.Monk
     exec(code, {})
     dataset = datasets.load("logs.npz")
     assert dataset.lengths().tolist() == [50, 50, 50, 50]
-    assert {x.name for x in datasets.check(dataset)} <= {"no_terminals", "actions_at_bounds"}
+    assert {*findings(dataset)} <= {"no_terminals", "actions_at_bounds"}

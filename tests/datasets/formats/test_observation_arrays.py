@@ -1,6 +1,4 @@
-"""Our own files of any spaces: what a stranger may have changed in them is refused with one
-message.
-"""
+"""Our own files of any spaces, changed by a stranger."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import numpy as np
 import pytest
 
 from rljax import datasets
-from tests.datasets.files import hdf5, npz
+from tests.datasets.files import load, npz, without
 from tests.runs.policies.test_collect_spaces import recorded
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*observes a Dict")
@@ -29,7 +27,6 @@ def contents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def described(contents: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """The same contents with other metadata."""
     metadata = json.loads(str(contents["metadata"])) | changes
     return contents | {"metadata": np.array(json.dumps(metadata))}
 
@@ -80,69 +77,63 @@ WRONG: list[tuple[Any, str]] = [
 def test_wrong_descriptions_are_refused(
     contents: dict[str, Any], tmp_path: Path, observation: Any, message: str
 ) -> None:
-    path = npz(tmp_path / "a.npz", described(contents, observation=observation))
     with pytest.raises(ValueError, match=message):
-        datasets.load(str(path))
+        load(tmp_path, described(contents, observation=observation))
 
 
 def changed(contents: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """The same contents with other numbers at the first place of an array."""
+    """With another number at the first place of an array."""
     array = np.array(contents[key])
     array.flat[0] = value
     return contents | {key: array}
 
 
+INDEX = "frames/camera%2Fleft/successors"
+DAMAGE: list[tuple[Any, str]] = [
+    (lambda x: changed(x, INDEX, -1), r"successors' are from .*, rows of the \d+ pictures that"),
+    (lambda x: changed(x, INDEX, 10**6), r"from .*, rows of the \d+ pictures that the file holds"),
+    (
+        lambda x: changed(x, "observations/vector", np.nan),
+        r"'observations\['vector'\]' is nan in row 0, dimension 0",
+    ),
+    (
+        lambda x: changed(x, "actions", 9),
+        r"'choices' is \[3, 2\], it must be more than all of 'actions'.* 0 to 9 at 0",
+    ),
+    (
+        lambda x: without(x, "frames/camera%2Fleft/pictures"),
+        "has no 'frames/camera%2Fleft/pictures'; it has: ",
+    ),
+    (lambda x: described(x, stack=2), "'stack' is 2, it must be a divisor of the 3 channels"),
+    (lambda x: described(x, stack=-1), "'stack' is -1, it must be the number of frames"),
+    (lambda x: described(x, choices=[3]), r"'choices' is \[3\], it must be 2 whole numbers"),
+    (
+        lambda x: described(x, choices=[99_999, 2]),
+        r"'choices' is \[99999, 2\], it must be numbers with a sum of at most 100,000",
+    ),
+    (lambda x: x | {"terminals": np.full(90, 7)}, "'terminals' is 7 in row 0|'timeouts'"),
+]
+
+
 @pytest.mark.parametrize("suffix", [".npz", ".hdf5"])
 def test_wrong_numbers_are_refused(contents: dict[str, Any], tmp_path: Path, suffix: str) -> None:
-    index, write = "frames/camera%2Fleft/successors", npz if suffix == ".npz" else hdf5
-
-    def load(number: int, values: dict[str, Any]) -> Any:
+    def read(values: dict[str, Any]) -> Any:
         if suffix != ".npz":
-            values = {
-                ("metadata/rljax" if key == "metadata" else key): value
-                for key, value in values.items()
-            }
-            values["metadata/rljax"] = str(values["metadata/rljax"])
-        return datasets.load(str(write(tmp_path / f"{number}{suffix}", values)))
+            metadata = str(values["metadata"])
+            values = without(values, "metadata") | {"metadata/rljax": metadata}
+        return load(tmp_path, values, f"a{suffix}")
 
-    assert load(0, contents).num == 90
-    for number, value in enumerate((-1, 10**6), start=1):
-        with pytest.raises(
-            ValueError,
-            match=r"successors' are from .*, rows of the \d+ pictures that the file holds",
-        ):
-            load(number, changed(contents, index, value))
-    with pytest.raises(
-        ValueError, match=r"'observations\['vector'\]' is nan in row 0, dimension 0"
-    ):
-        load(3, changed(contents, "observations/vector", np.nan))
-    with pytest.raises(
-        ValueError,
-        match=r"'choices' is \[3, 2\], it must be more than all of 'actions'.* 0 to 9 at 0",
-    ):
-        load(4, changed(contents, "actions", 9))
-    with pytest.raises(ValueError, match=r"has no 'frames/camera%2Fleft/pictures'; it has: "):
-        load(5, {key: value for key, value in contents.items() if not key.endswith("pictures")})
-    with pytest.raises(ValueError, match=r"'stack' is 2, it must be a divisor of the 3 channels"):
-        load(6, described(contents, stack=2))
-    with pytest.raises(ValueError, match=r"'stack' is -1, it must be the number of frames"):
-        load(7, described(contents, stack=-1))
-    with pytest.raises(ValueError, match=r"'choices' is \[3\], it must be 2 whole numbers"):
-        load(8, described(contents, choices=[3]))
-    with pytest.raises(
-        ValueError,
-        match=r"'choices' is \[99999, 2\], it must be numbers with a sum of at most 100,000",
-    ):
-        load(9, described(contents, choices=[99_999, 2]))
-    with pytest.raises(ValueError, match=r"'terminals' is 7 in row 0|'timeouts'"):
-        load(10, contents | {"terminals": np.full(90, 7)})
+    assert read(contents).num == 90
+    for damage, message in DAMAGE:
+        with pytest.raises(ValueError, match=message):
+            read(damage(contents))
 
 
 def test_pictures_of_others_are_read(tmp_path: Path) -> None:
     generator, ends = np.random.default_rng(0), np.arange(12) % 6 == 5
     pictures = generator.integers(0, 256, (12, 3, 20, 24), np.uint8)  # channels first
     values = {"obs": pictures, "act": np.arange(12) % 3, "rew": np.zeros(12), "terminals": ends}
-    dataset = datasets.load(str(npz(tmp_path / "a.npz", values)))
+    dataset = load(tmp_path, values)
     last = np.moveaxis(pictures, 1, -1)
     assert dataset.spec.observation_shape == (20, 24, 3)
     np.testing.assert_array_equal(np.asarray(dataset.transitions.observation), last)

@@ -10,14 +10,10 @@ import numpy as np
 import pytest
 
 from rljax import datasets
-from tests.datasets.files import arrays, hdf5, npz, without
+from tests.datasets.files import arrays, findings, hdf5, load, npz, same, without
 
 LENGTHS, ENDS = [7, 1, 5, 3, 9], "totot"
 LAST = np.cumsum(LENGTHS) - 1
-
-
-def loaded(folder: Path, values: dict[str, Any], name: str = "a.npz") -> Any:
-    return datasets.load(str((npz if name.endswith("npz") else hdf5)(folder / name, values)))
 
 
 def ends_of(dataset: Any) -> tuple[list[int], list[int]]:
@@ -29,13 +25,13 @@ def ends_of(dataset: Any) -> tuple[list[int], list[int]]:
 @pytest.mark.parametrize("marks", ["terminals", "done", "dones_float", "episode_terminals"])
 @pytest.mark.parametrize("column", [False, True])
 def test_masks_are_0_where_the_environment_ended(tmp_path: Path, marks: str, column: bool) -> None:
-    """OGBench (main.py) and IQL (dataset_utils.py): nothing is bootstrapped where a mask is 0."""
+    """OGBench (main.py), IQL (dataset_utils.py): nothing is bootstrapped at a mask of 0."""
     values = arrays(LENGTHS, ENDS)
     ends = (values["terminals"] | values["timeouts"]).astype(np.float32)
     masks = 1 - values["terminals"].astype(np.float32)
     masks = masks[:, None] if column else masks
     plain = without(values, "terminals", "timeouts")
-    dataset = loaded(tmp_path, plain | {marks: ends, "masks": masks})
+    dataset = load(tmp_path, plain | {marks: ends, "masks": masks})
     assert ends_of(dataset) == (LAST[[0, 2, 4]].tolist(), LAST[[1, 3]].tolist())
     assert dataset.provenance["unread"] == []
 
@@ -44,16 +40,16 @@ def test_marks_of_both_ends_alone_are_truncated(tmp_path: Path) -> None:
     values = arrays(LENGTHS, ENDS)
     ends = (values["terminals"] | values["timeouts"]).astype(np.float32)
     plain = without(values, "terminals", "timeouts")
-    assert ends_of(loaded(tmp_path, plain | {"dones_float": ends})) == ([], LAST.tolist())
+    assert ends_of(load(tmp_path, plain | {"dones_float": ends})) == ([], LAST.tolist())
     for marks in ({"dones_float": ends}, {"episode_lengths": np.array(LENGTHS)}):
-        dataset = loaded(tmp_path, without(values, "timeouts") | marks)
+        dataset = load(tmp_path, without(values, "timeouts") | marks)
         assert ends_of(dataset) == (LAST[[0, 2, 4]].tolist(), LAST[[1, 3]].tolist())
 
 
 def test_masks_of_actions_are_refused_under_that_name(tmp_path: Path) -> None:
     values = arrays(LENGTHS, ENDS) | {"masks": np.ones((25, 4))}
     with pytest.raises(ValueError, match=r"'masks' has shape \(25, 4\), it must be \[rows\]"):
-        loaded(tmp_path, values)
+        load(tmp_path, values)
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a.hdf5"])
@@ -64,8 +60,8 @@ def test_arrays_that_nothing_reads_are_named(
 
     values = arrays(LENGTHS, ENDS) | {"episode_id": np.arange(25), "signals/cost": np.ones(25)}
     values |= {"infos/qpos": np.ones(25)}
-    dataset = loaded(tmp_path, values, name)
-    (finding,) = [x for x in datasets.check(dataset) if x.name == "unread_arrays"]
+    dataset = load(tmp_path, values, name)
+    finding = findings(dataset)["unread_arrays"]
     assert (finding.severity, finding.count, finding.where) == ("warning", 1, "episode_id")
     data.main(["info", str(tmp_path / name), "--output", str(tmp_path / "a.png")])
     assert "not read: episode_id\n" in capsys.readouterr().out
@@ -80,11 +76,11 @@ def test_a_name_that_is_one_letter_off_is_refused(tmp_path: Path, damaged: str, 
     values = arrays(LENGTHS, ENDS)
     values[damaged] = values.pop("next_observations")
     with pytest.raises(ValueError, match=rf"has '{damaged}' and no 'next_observations?', which"):
-        loaded(tmp_path, values, name)
+        load(tmp_path, values, name)
     values = arrays(LENGTHS, ENDS)
     values["timeoutr"] = values.pop("timeouts")
     with pytest.raises(ValueError, match=r"has 'timeoutr' and no 'timeouts', which differs by one"):
-        loaded(tmp_path, values, name)
+        load(tmp_path, values, name)
 
 
 def test_a_damaged_suffix_in_an_archive_is_refused(tmp_path: Path) -> None:
@@ -97,17 +93,8 @@ def test_a_damaged_suffix_in_an_archive_is_refused(tmp_path: Path) -> None:
 
 def test_other_names_are_not_taken_for_damage(tmp_path: Path) -> None:
     others = {"tasks": np.zeros(25), "acts": np.zeros(25), "rewards2": np.zeros(25)}
-    dataset = loaded(tmp_path, arrays(LENGTHS, ENDS) | others)
+    dataset = load(tmp_path, arrays(LENGTHS, ENDS) | others)
     assert dataset.provenance["unread"] == ["acts", "rewards2", "tasks"]
-
-
-@pytest.mark.parametrize("key", ["observations", "actions", "next_observations"])
-def test_parts_of_an_array_in_an_archive_are_a_group(tmp_path: Path, key: str) -> None:
-    parts = {f"{key}/state": np.zeros((25, 2)), f"{key}/goal": np.zeros((25, 2))}
-    values = without(arrays(LENGTHS, ENDS), key) | parts
-    message = rf"'a.npz': '{key}' is a group \(goal, state\), it must be one array. Put the group's"
-    with pytest.raises(ValueError, match=message):
-        loaded(tmp_path, values)
 
 
 def test_rows_without_a_successor_are_reported(
@@ -116,18 +103,17 @@ def test_rows_without_a_successor_are_reported(
     from rljax.cli import data
 
     values = without(arrays(LENGTHS, ENDS), "next_observations")
-    dataset = loaded(tmp_path, values)
-    (finding,) = [x for x in datasets.check(dataset) if x.name == "dropped_rows"]
+    dataset = load(tmp_path, values)
+    finding = findings(dataset)["dropped_rows"]
     assert (finding.severity, finding.count) == ("warning", 2)
     assert "next_observations" in finding.remedy
     data.main(["info", str(tmp_path / "a.npz"), "--output", str(tmp_path / "a.png")])
     assert "dropped rows: 2, last of a trajectory, without a successor\n" in capsys.readouterr().out
-    whole = loaded(tmp_path, arrays(LENGTHS, ENDS), "b.npz")
-    assert "dropped_rows" not in {x.name for x in datasets.check(whole)}
+    whole = load(tmp_path, arrays(LENGTHS, ENDS), "b.npz")
+    assert "dropped_rows" not in {*findings(whole)}
 
 
 def episodes() -> list[dict[str, np.ndarray]]:
-    """The episodes of LENGTHS, one by one."""
     values = arrays(LENGTHS, ENDS)
     pairs = itertools.pairwise(np.append(0, LAST + 1))
     return [{key: value[i:j] for key, value in values.items()} for i, j in pairs]
@@ -135,7 +121,7 @@ def episodes() -> list[dict[str, np.ndarray]]:
 
 def d3rlpy() -> dict[str, Any]:
     """What version 2.1's `dump` writes."""
-    values: dict[str, Any] = {
+    values = {
         f"{key}_{i}": episode[key]
         for i, episode in enumerate(episodes())
         for key in ("observations", "actions")
@@ -148,26 +134,23 @@ def d3rlpy() -> dict[str, Any]:
 
 
 def test_episodes_of_d3rlpy_are_read(tmp_path: Path) -> None:
-    dataset = loaded(tmp_path, d3rlpy(), "a.h5")
-    plain = loaded(tmp_path, without(arrays(LENGTHS, ENDS), "next_observations"))
+    dataset = load(tmp_path, d3rlpy(), "a.h5")
+    plain = load(tmp_path, without(arrays(LENGTHS, ENDS), "next_observations"))
     assert ends_of(dataset) == ends_of(plain)
-    for field in ("observation", "action", "reward", "next_observation"):
-        np.testing.assert_array_equal(
-            getattr(dataset.transitions, field), getattr(plain.transitions, field)
-        )
+    same(dataset, plain, "observation", "action", "reward", "next_observation")
     assert dataset.provenance["unread"] == []
     several = {("observations_2_0" if k == "observations_2" else k): v for k, v in d3rlpy().items()}
     with pytest.raises(ValueError, match=r"no 'observations_2'.* of several arrays are not"):
-        loaded(tmp_path, several, "b.h5")
+        load(tmp_path, several, "b.h5")
     with pytest.raises(ValueError, match=r"'actions_1' has 4 rows, 'rewards_1' has 1"):
-        loaded(tmp_path, d3rlpy() | {"actions_1": np.zeros((4, 2))}, "c.h5")
+        load(tmp_path, d3rlpy() | {"actions_1": np.zeros((4, 2))}, "c.h5")
     with pytest.raises(ValueError, match=r"'observations_0' has another type or shape elsewhere"):
-        loaded(tmp_path, d3rlpy() | {"observations_1": np.zeros((1, 4))}, "d.h5")
+        load(tmp_path, d3rlpy() | {"observations_1": np.zeros((1, 4))}, "d.h5")
 
 
 def robomimic(pictures: bool = False, successors: bool = True) -> dict[str, Any]:
     """The groups of its documentation (datasets/overview)."""
-    values: dict[str, Any] = {"mask/train": [b"demo_0"]}
+    values = {"mask/train": [b"demo_0"]}
     numbers = np.arange(25, dtype=np.uint8)
     for i, episode in enumerate(episodes()):
         place, total = f"data/demo_{i + 8}", len(episode["rewards"])
@@ -186,26 +169,24 @@ def robomimic(pictures: bool = False, successors: bool = True) -> dict[str, Any]
 
 @pytest.mark.filterwarnings("ignore:.*are flattened")
 def test_demonstrations_of_robomimic_are_read(tmp_path: Path) -> None:
-    dataset = loaded(tmp_path, robomimic(), "a.hdf5")
-    plain = loaded(tmp_path, arrays(LENGTHS, ENDS))
+    dataset = load(tmp_path, robomimic(), "a.hdf5")
+    plain = load(tmp_path, arrays(LENGTHS, ENDS))
     assert ends_of(dataset) == (LAST[[0, 2, 4]].tolist(), LAST[[1, 3]].tolist())
-    for field in ("observation", "action", "reward", "next_observation"):  # demo_8 before demo_10
-        np.testing.assert_array_equal(
-            getattr(dataset.transitions, field), getattr(plain.transitions, field)
-        )
+    # demo_8 before demo_10
+    same(dataset, plain, "observation", "action", "reward", "next_observation")
     assert dataset.provenance["unread"] == [
         *(f"data/demo_{i}/states" for i in (10, 11, 12, 8, 9)),
         "mask",
     ]
-    (finding,) = [x for x in datasets.check(dataset) if x.name == "assumed"]
+    finding = findings(dataset)["assumed"]
     assert "'dones' are read as the environment's own ends" in finding.where
     with pytest.raises(ValueError, match=r"has no 'obs'; it has: actions. robomimic's dataset"):
-        loaded(tmp_path, {"data/demo_1/actions": np.zeros((3, 2))}, "raw.hdf5")
+        load(tmp_path, {"data/demo_1/actions": np.zeros((3, 2))}, "raw.hdf5")
 
 
 @pytest.mark.parametrize("successors", [True, False])
 def test_demonstrations_with_pictures_have_parts(tmp_path: Path, successors: bool) -> None:
-    dataset = loaded(tmp_path, robomimic(True, successors), "a.hdf5")
+    dataset = load(tmp_path, robomimic(True, successors), "a.hdf5")
     t = dataset.transitions
     assert sorted(t.observation) == ["camera", "eef", "object"]
     assert dataset.num == (25 if successors else 23)
@@ -231,7 +212,7 @@ def test_other_things_in_the_place_of_episodes_are_refused(
 ) -> None:
     (key,) = (key.partition("/")[0] for key in changes)
     with pytest.raises(ValueError, match=message):
-        loaded(tmp_path, without(d3rlpy(), key) | changes, "a.h5")
+        load(tmp_path, without(d3rlpy(), key) | changes, "a.h5")
 
 
 @pytest.mark.filterwarnings("ignore:.*are flattened")
@@ -251,7 +232,7 @@ def test_other_things_in_the_place_of_demonstrations_are_refused(
     (place,) = changes
     inside = [key for key in robomimic() if f"{key}/".startswith(f"{place.removesuffix('/deep')}/")]
     with pytest.raises(ValueError, match=message):
-        loaded(tmp_path, without(robomimic(), *inside) | changes, "a.hdf5")
+        load(tmp_path, without(robomimic(), *inside) | changes, "a.hdf5")
 
 
 def test_links_in_a_circle_are_not_followed_for_unread_arrays(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Names: the reader of each, suggestions for unknown names, and the folders that are searched."""
+"""Names of data sets, and the folders that are searched."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ def empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_names_by_family() -> None:
     known = datasets.names()
-    assert list(known) == ["d4rl", "minari", "ogbench", "neorl2"]
+    examples = {
+        "d4rl": ["hopper-medium-v2"],
+        "minari": ["mujoco/hopper/medium-v0"],
+        "ogbench": [
+            "cube-single-play-v0",
+            "cube-single-play-singletask-task2-v0",
+            "antmaze-large-navigate-singletask-v0",
+        ],
+        "neorl2": ["Pipeline-v0"],
+    }
+    assert list(known) == list(examples)
     for family, names in known.items():
         assert len(set(names)) == len(names) > 10
         assert all(name.startswith(f"{family}/") for name in names)
-    everything = {name for names in known.values() for name in names}
-    assert {
-        "d4rl/hopper-medium-v2",
-        "minari/mujoco/hopper/medium-v0",
-        "ogbench/cube-single-play-v0",
-        "ogbench/cube-single-play-singletask-task2-v0",
-        "ogbench/antmaze-large-navigate-singletask-v0",
-        "neorl2/Pipeline-v0",
-    } <= everything
+        assert {f"{family}/{name}" for name in examples[family]} <= {*names}
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,7 @@ CONTENT = np.random.default_rng(0).bytes(3_000_000)
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves `files`, at most `cut` bytes per connection if it is set.
-
-    Records the requested ranges.
-    """
+    """At most `cut` bytes per connection; records the requested ranges."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)

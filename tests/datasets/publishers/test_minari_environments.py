@@ -1,6 +1,4 @@
-"""Which environment a Minari dataset is judged in: its arguments, its time limit,
-and what is refused.
-"""
+"""Which environment a Minari dataset is judged in."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 from rljax import datasets
 from rljax.datasets.formats.fingerprints import digest
 from rljax.datasets.publishers import neorl2
-from tests.datasets.files import shared
+from tests.datasets.files import findings, shared
 
 FILES = {
     "SafetyHalfCheetah-train.npz": "neorl2_SafetyHalfCheetah-high-100000-train.npz",
@@ -38,7 +38,7 @@ def test_safety_half_cheetah_is_as_published(folder: Path) -> None:
     assert dataset.score(dataset.returns().mean()) == pytest.approx(73.56, abs=0.01)
     assert set(dataset.lengths()) == {1000} == {dataset.max_episode_steps}
     assert not np.asarray(dataset.transitions.terminated).any()
-    assert not [found for found in datasets.check(dataset) if found.severity == "error"]
+    assert not findings(dataset, "error")
 
 
 def test_validation_split(folder: Path) -> None:
@@ -56,7 +56,7 @@ def test_rocket_recovery_keeps_the_trajectories_that_the_package_keeps(folder: P
             dataset.transitions.terminated, file["done"][:end].astype(bool)
         )
     assert len(dataset.returns()) == 25
-    assert not [found for found in datasets.check(dataset) if found.severity == "error"]
+    assert not findings(dataset, "error")
 
 
 @pytest.mark.parametrize(("split", "kept"), [("train", 20), ("val", 5)])

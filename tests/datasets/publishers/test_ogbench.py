@@ -1,6 +1,4 @@
-"""OGBench's files: rows, successors and tasks, against the package's rules and, if it is installed,
-the package.
-"""
+"""OGBench's rows, successors and tasks, by its rules and its package."""
 
 from __future__ import annotations
 
@@ -13,16 +11,14 @@ import pytest
 from rljax import datasets
 from rljax.datasets.publishers import ogbench
 from rljax.training import registry
-from tests.datasets.files import npz, without
+from tests.datasets.files import findings, npz, without
 
 STATES = {"cube-single": 21, "cube-double": 28, "scene": 25, "puzzle-3x3": 23, "antmaze-medium": 15}
-LENGTH = 20  # observations of a trajectory in these files
+LENGTH = 20
 
 
 def raw(environment: str, task: int, trajectories: int = 4, seed: int = 0) -> dict[str, np.ndarray]:
-    """A file's arrays, with states of which about half are at the goal of `task`,
-    completely or in part.
-    """
+    """About half of the states are at the goal of `task`, or partly."""
     rng = np.random.default_rng(seed)
     info = ogbench.tasks()[environment]
     goal = info["tasks"][task - 1]
@@ -89,7 +85,7 @@ def test_rows_of_a_file_without_a_task(tmp_path: Path) -> None:
     )
     assert dataset.lengths().tolist() == [LENGTH - 1] * 4
     assert (dataset.env, dataset.max_episode_steps) == ("ogbench:cube-single-v0", 200)
-    assert {finding.name for finding in datasets.check(dataset)} == {
+    assert {*findings(dataset)} == {
         "constant_rewards",
         "no_terminals",
     }
@@ -98,7 +94,7 @@ def test_rows_of_a_file_without_a_task(tmp_path: Path) -> None:
 def test_a_task_by_hand(tmp_path: Path) -> None:
     values = raw("cube-double", 1)
     cubes = values["qpos"][:, [[14, 15, 16], [21, 22, 23]]].astype(np.float64)
-    goal = np.array([[0.425, 0.0, 0.02], [0.425, 0.1, 0.02]])  # task 1 of cube-double
+    goal = np.array([[0.425, 0.0, 0.02], [0.425, 0.1, 0.02]])
     placed = np.sqrt(((cubes - goal) ** 2).sum(-1)) <= 0.04
     kept = values["terminals"] == 0
     write(tmp_path, "cube-double-play-v0.npz", values)
@@ -111,7 +107,7 @@ def test_a_task_by_hand(tmp_path: Path) -> None:
     assert dataset.env == "ogbench:cube-double-singletask-task1-v0"
     following = values["observations"][np.flatnonzero(kept) + 1]
     np.testing.assert_array_equal(dataset.transitions.next_observation, following)
-    assert not [found for found in datasets.check(dataset) if found.severity == "error"]
+    assert not findings(dataset, "error")
 
 
 def test_the_default_task_and_the_validation_split(tmp_path: Path) -> None:
@@ -185,7 +181,7 @@ def test_pictures_of_others_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("task", ["", "-singletask-task2"])
 def test_pictures_are_stored_once(tmp_path: Path, task: str) -> None:
-    """The rows, rewards and ends are those of the states' file; each picture is there once."""
+    """All but the pictures is that of the states' file."""
     states = raw("cube-single", 2)
     pictures = np.random.default_rng(1).integers(
         0, 256, (len(states["actions"]), 64, 64, 3), np.uint8

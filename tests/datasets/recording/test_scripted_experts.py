@@ -1,6 +1,4 @@
-"""Recording of OGBench's arm data: the published layout, the package's oracles,
-and reproducible trajectories.
-"""
+"""Recording of OGBench's arm data."""
 
 from __future__ import annotations
 
@@ -14,6 +12,7 @@ import pytest
 from rljax import datasets, envs
 from rljax.cli import data
 from rljax.datasets.recording import scripted_experts
+from tests.datasets.files import findings
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*Box (low|high)'s precision:UserWarning")
 NAME = "ogbench/cube-single-play-v0"
@@ -22,7 +21,7 @@ LENGTH = 40
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of data sets with two short trajectories of one cube."""
+    """Two short trajectories of one cube."""
     pytest.importorskip("ogbench")
     folder = tmp_path_factory.mktemp("data")
     scripted_experts.record(
@@ -63,7 +62,7 @@ def test_it_is_found_by_its_name_with_its_origin(recorded: Path) -> None:
     assert dataset.num == 2 * LENGTH
     assert dataset.provenance["url"] is None
     assert dataset.provenance["recorded"]["seed"] == 3
-    assert not [finding for finding in datasets.check(dataset) if finding.severity == "error"]
+    assert not findings(dataset, "error")
 
 
 def test_it_is_found_by_its_path(recorded: Path) -> None:
@@ -96,8 +95,7 @@ def test_transitions_are_those_of_the_environment_that_scores(recorded: Path) ->
         arm.set_state(qpos[index].astype(np.float64), qvel[index].astype(np.float64))
         step = hosted.step(np.asarray(dataset.transitions.action)[[index]])
         expected = np.asarray(dataset.transitions.next_observation)[index]
-        # Not equal: positions and velocities leave out that the simulator's sites lag by one of its
-        # 25 small steps.
+        # Not equal: the simulator's sites lag by one of its 25 small steps.
         np.testing.assert_allclose(step.next_observation[0], expected, atol=0.05)
         assert np.abs(step.next_observation[0] - expected).mean() < 0.01
     hosted.close()
@@ -200,7 +198,7 @@ def test_an_interrupted_recording_continues(
     monkeypatch.setattr(scripted_experts, "_write", write)
     monkeypatch.setattr(scripted_experts, "_versions", lambda name: {})
     path, seen = tmp_path / "data.npz", []
-    options: dict[str, Any] = {
+    options = {
         "steps": 8,
         "length": 2,
         "progress": lambda done, total: seen.append((done, total)),
@@ -302,7 +300,7 @@ def test_the_command_tells_runs_from_names(
         data.main(["record", NAME, "--from", "random"])
     with pytest.raises(ValueError, match=r"which file\? rljax data record runs/a FILE"):
         data.main(["record", "runs/a"])
-    called: dict[str, Any] = {}
+    called = {}
 
     def record(name: str, path: Path, **options: Any) -> Path:
         called.update(options, name=name)
@@ -318,9 +316,7 @@ def test_the_command_tells_runs_from_names(
 
 
 def test_pictures_are_recorded(tmp_path: Path) -> None:
-    """Where a machine can render: the same states as without pictures,
-    and those that the environment shows.
-    """
+    """Where a machine can render: of the same states as without pictures."""
     pytest.importorskip("ogbench")
     paths = [tmp_path / "ogbench" / f"{seen}cube-single-play-v0.npz" for seen in ("", "visual-")]
     for path in paths:

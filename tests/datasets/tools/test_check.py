@@ -1,4 +1,4 @@
-"""Faults in an otherwise sound dataset: each is found alone, with its number and its place."""
+"""Each fault in a sound dataset is found alone."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import pytest
 
 from rljax import datasets
 from rljax.datasets.publishers import d4rl
-from tests.datasets.files import arrays, hdf5, npz, without
+from tests.datasets.files import FIELDS, arrays, findings, hdf5, load, without
 
 
 @pytest.fixture
 def sound(tmp_path: Path) -> datasets.OfflineDataset:
-    npz(tmp_path / "a.npz", arrays([30, 20, 40], "tot"))
-    dataset = datasets.load(str(tmp_path / "a.npz"))
+    dataset = load(tmp_path, arrays([30, 20, 40], "tot"))
     dataset.provenance["max_episode_steps"] = 40
     return dataset
 
@@ -25,7 +24,6 @@ def sound(tmp_path: Path) -> datasets.OfflineDataset:
 def spoilt(
     dataset: datasets.OfflineDataset, name: str, rows: Any, value: Any
 ) -> datasets.OfflineDataset:
-    """The dataset with other values in one field."""
     array = np.array(getattr(dataset.transitions, name))
     array[rows] = value
     return replaced(dataset, **{name: array})
@@ -40,141 +38,86 @@ def test_a_sound_dataset_has_no_findings(sound: datasets.OfflineDataset) -> None
 
 
 @pytest.mark.parametrize(
-    ("field", "rows", "value", "name", "severity", "count", "where"),
+    ("field", "rows", "value", "expected", "count", "where"),
     [
-        ("reward", 7, np.nan, "not_finite", "error", 1, "reward, rows 7"),
+        ("reward", 7, np.nan, "error: not_finite", 1, "reward, rows 7"),
         (
-            "next_observation",
-            ([29, 49], 1),
-            np.inf,
-            "not_finite",
-            "error",
-            2,
-            "next_observation, rows 29, 49",
+            *("next_observation", ([29, 49], 1), np.inf),
+            *("error: not_finite", 2, "next_observation, rows 29, 49"),
         ),
-        ("action", (5, 0), 1.5, "actions_out_of_bounds", "error", 1, "rows 5"),
-        (
-            "action",
-            ([5, 9], 0),
-            -1.0,
-            "actions_at_bounds",
-            "warning",
-            2,
-            "2.22% of rows: rows 5, 9",
-        ),
-        ("truncated", 89, True, "both_ends", "warning", 1, "rows 89"),
-        ("terminated", 89, False, "open_end", "error", 1, "row 89"),
-        ("truncated", 49, False, "successors_do_not_follow", "error", 1, "rows 49"),
-        ("next_observation", ([3, 4], 2), 9.0, "successors_do_not_follow", "error", 2, "rows 3, 4"),
-        ("reward", slice(None), 2.0, "constant_rewards", "warning", 90, "all 90 rows: 2"),
-        ("terminated", slice(0, 60), False, None, None, None, None),
+        ("action", (5, 0), 1.5, "error: actions_out_of_bounds", 1, "rows 5"),
+        ("action", ([5, 9], 0), -1.0, "warning: actions_at_bounds", 2, "2.22% of rows: rows 5, 9"),
+        ("truncated", 89, True, "warning: both_ends", 1, "rows 89"),
+        ("terminated", 89, False, "error: open_end", 1, "row 89"),
+        ("truncated", 49, False, "error: successors_do_not_follow", 1, "rows 49"),
+        ("terminated", slice(0, 60), False, "error: successors_do_not_follow", 1, "rows 29"),
+        ("next_observation", ([3, 4], 2), 9.0, "error: successors_do_not_follow", 2, "rows 3, 4"),
+        ("reward", slice(None), 2.0, "warning: constant_rewards", 90, "all 90 rows: 2"),
     ],
 )
 def test_faults_are_found(
-    sound: datasets.OfflineDataset,
-    field: str,
-    rows: Any,
-    value: Any,
-    name: Any,
-    severity: Any,
-    count: Any,
-    where: Any,
+    sound: Any, field: str, rows: Any, value: Any, expected: str, count: int, where: str
 ) -> None:
-    found = datasets.check(spoilt(sound, field, rows, value))
-    if name is None:
-        assert "successors_do_not_follow" in {finding.name for finding in found}, (
-            "an end that lost its mark"
-        )
-        return
-    finding = next(finding for finding in found if finding.name == name)
-    assert (finding.severity, finding.count, finding.where) == (severity, count, where)
+    finding = findings(spoilt(sound, field, rows, value))[expected.split()[1]]
+    assert (finding.count, finding.where) == (count, where)
     assert finding.effect.endswith(".")
     assert finding.remedy.endswith(".")
-    assert str(finding).startswith(f"{severity}: {name} ({where}).")
+    assert str(finding).startswith(f"{expected} ({where}).")
 
 
 def test_choices_that_are_stored_as_floats_are_pointed_out(sound: datasets.OfflineDataset) -> None:
     whole = np.round(np.asarray(sound.transitions.action))
     assert set(np.unique(np.abs(whole))) == {0.0, 1.0}
     for action, pointed_out in ((whole, True), (np.where(np.abs(whole) == 1, whole, 0.25), False)):
-        found = datasets.check(spoilt(sound, "action", slice(None), action.astype(np.float32)))
-        (finding,) = [finding for finding in found if finding.name == "actions_at_bounds"]
-        assert (
-            finding.remedy.endswith("if they number choices, store them as integers.")
-            == pointed_out
-        )
+        found = findings(spoilt(sound, "action", slice(None), action.astype(np.float32)))
+        remedy = found["actions_at_bounds"].remedy
+        assert remedy.endswith("number choices, store them as integers.") == pointed_out
 
 
 @pytest.mark.parametrize("stored", [True, False])
 def test_time_limits_that_a_file_marks_as_terminal_are_found(tmp_path: Path, stored: bool) -> None:
     values = arrays([30, 20, 40, 10], "tboo")
-    # As in files whose `done` was stored as the environment's own end.
     values["terminals"] |= values["timeouts"]
-    values = values if stored else without(values, "next_observations")
-    dataset = datasets.load(str(npz(tmp_path / "a.npz", values)))
+    dataset = load(tmp_path, values if stored else without(values, "next_observations"))
     copy = datasets.load(str(datasets.write(dataset, tmp_path / "copy.hdf5")))
     for each, count in ((dataset, 3), (copy, 3), (datasets.join([dataset, copy], "both"), 6)):
         assert not np.asarray(each.transitions.truncated).any()
-        finding = next(finding for finding in datasets.check(each) if finding.name == "both_ends")
-        assert (finding.severity, finding.count, finding.where) == (
-            "warning",
-            count,
-            f"{count} rows of the file",
-        )
+        finding = findings(each, "warning")["both_ends"]
+        assert (finding.count, finding.where) == (count, f"{count} rows of the file")
 
 
 def test_rows_that_d4rl_drops_are_no_ends_of_both_kinds(tmp_path: Path) -> None:
     values = arrays([30, 20, 40], "tbo")
     dataset = d4rl.read(hdf5(tmp_path / "a.hdf5", values))
     assert dataset.provenance["dropped"]["timed out and terminal"] == 1
-    assert "both_ends" not in {finding.name for finding in datasets.check(dataset)}
+    assert "both_ends" not in {*findings(dataset)}
 
 
 def test_constant_and_large_observations_are_found(sound: datasets.OfflineDataset) -> None:
-    observation, following = (
-        np.array(getattr(sound.transitions, name)) for name in ("observation", "next_observation")
-    )
-    for array in (observation, following):
+    names = ("observation", "next_observation")
+    spoilt = {name: np.array(getattr(sound.transitions, name)) for name in names}
+    for array in spoilt.values():
         array[:, 0], array[:, 2] = 3.0, array[:, 2] * 1e6
-    found = {
-        finding.name: finding
-        for finding in datasets.check(
-            replaced(sound, observation=observation, next_observation=following)
-        )
-    }
+    found = findings(replaced(sound, **spoilt))
     assert set(found) == {"constant_observations", "large_observations"}
     assert found["constant_observations"].where == "dimensions 0"
     assert found["large_observations"].where.startswith("dimensions 2, up to ")
 
 
 def test_duplicates_are_counted(sound: datasets.OfflineDataset) -> None:
-    t = sound.transitions
-    twice = [
-        np.concatenate([np.asarray(x), np.asarray(x)[:30]])
-        for x in (t.observation, t.action, t.reward)
-    ]
-    ends = [
-        np.concatenate([np.asarray(x), np.asarray(x)[:30]]) for x in (t.terminated, t.truncated)
-    ]
-    following = np.concatenate(
-        [np.asarray(t.next_observation), np.asarray(t.next_observation)[:30]]
-    )
-    fields = ("observation", "action", "reward", "terminated", "truncated", "next_observation")
-    dataset = replaced(sound, **dict(zip(fields, [*twice, *ends, following], strict=True)))
-    (finding,) = datasets.check(dataset)
+    fields = {name: np.asarray(getattr(sound.transitions, name)) for name in FIELDS}
+    twice = {name: np.concatenate([x, x[:30]]) for name, x in fields.items()}
+    (finding,) = datasets.check(replaced(sound, **twice))
     assert (finding.name, finding.count) == ("duplicated_rows", 30)
     assert finding.where == "rows 90, 91, 92, 93, 94, ... (30 in all)"
 
 
 def test_rows_that_differ_in_one_number_are_no_duplicates(tmp_path: Path) -> None:
     values = arrays([2000], "o")
-    values["observations"][:] = 0
-    values["actions"][:] = 0
+    for name in ("observations", "actions", "next_observations"):
+        values[name][:] = 0
     values["rewards"] = np.arange(2000, dtype=np.float32)
-    values["next_observations"][:] = 0
-    npz(tmp_path / "a.npz", values)
-    names = {finding.name for finding in datasets.check(datasets.load(str(tmp_path / "a.npz")))}
-    assert names == {"constant_observations", "no_terminals"}
+    assert {*findings(load(tmp_path, values))} == {"constant_observations", "no_terminals"}
 
 
 def test_types_and_limits(sound: datasets.OfflineDataset) -> None:
@@ -189,13 +132,11 @@ def test_types_and_limits(sound: datasets.OfflineDataset) -> None:
 
 def test_coarse_types_are_noted(tmp_path: Path) -> None:
     values = arrays([30, 20], "to")
-    values["observations"] = values["observations"].astype(np.float16)
-    values["next_observations"] = values["next_observations"].astype(np.float16)
-    (finding,) = datasets.check(datasets.load(str(npz(tmp_path / "b.npz", values))))
-    assert (finding.name, finding.where) == (
-        "stored_coarsely",
-        "observations as float16, next_observations as float16",
-    )
+    names = ("observations", "next_observations")
+    coarse = {name: values[name].astype(np.float16) for name in names}
+    (finding,) = datasets.check(load(tmp_path, values | coarse))
+    where = "observations as float16, next_observations as float16"
+    assert (finding.name, finding.where) == ("stored_coarsely", where)
 
 
 def test_errors_come_first(sound: datasets.OfflineDataset) -> None:
@@ -208,11 +149,6 @@ def test_errors_come_first(sound: datasets.OfflineDataset) -> None:
     [
         ([0], None, "1 of at least 1 actions (the file does not say how many) occur: actions 0"),
         ([0], 2, "1 of 2 actions occur: actions 0"),
-        (
-            [0, 2],
-            None,
-            "2 of at least 3 actions (the file does not say how many) occur: actions 0, 2",
-        ),
         ([0, 1, 2], 4, "3 of 4 actions occur: actions 0, 1, 2"),
         ([0, 1, 2], None, None),
         ([0, 1], 2, None),
@@ -222,36 +158,30 @@ def test_actions_that_never_occur_are_found(
     tmp_path: Path, present: list[int], known: Any, where: Any
 ) -> None:
     actions = np.resize(present, 90)
-    dataset = datasets.load(
-        str(npz(tmp_path / "a.npz", arrays([30, 20, 40], "tot") | {"actions": actions}))
-    )
+    dataset = load(tmp_path, arrays([30, 20, 40], "tot") | {"actions": actions})
     dataset.provenance["num_actions"] = known
-    found = {finding.name: finding for finding in datasets.check(dataset)}
-    assert ("actions_that_never_occur" in found) == (where is not None)
-    if where is not None:
-        assert found["actions_that_never_occur"].where == where
+    finding = findings(dataset).get("actions_that_never_occur")
+    assert (finding and finding.where) == where
 
 
-@pytest.mark.parametrize(("largest", "refused"), [(10**9, True), (100_000, True), (99_999, False)])
+@pytest.mark.parametrize(("largest", "refused"), [(100_000, True), (99_999, False)])
 def test_more_actions_than_agents_can_have_are_an_error(
     tmp_path: Path, largest: int, refused: bool
 ) -> None:
     values = arrays([30, 20, 40], "tot") | {"actions": np.full(90, largest)}
-    dataset = datasets.load(str(npz(tmp_path / "a.npz", values)))
-    found = {finding.name: finding.severity for finding in datasets.check(dataset)}
-    assert found.get("too_many_actions") == ("error" if refused else None)
+    assert ("too_many_actions" in findings(load(tmp_path, values), "error")) == refused
 
 
 def test_rows_that_are_all_terminal_are_found(tmp_path: Path) -> None:
     values = arrays([30, 20, 40], "tot") | {"terminals": np.ones(90), "timeouts": np.zeros(90)}
-    found = datasets.check(datasets.load(str(npz(tmp_path / "a.npz", values))))
+    found = datasets.check(load(tmp_path, values))
     assert [(finding.name, finding.count) for finding in found] == [("only_terminals", 90)]
 
 
 def test_nobody_is_sent_to_an_agent_that_refuses_the_data(tmp_path: Path) -> None:
     values = arrays([30, 20, 40], "tot") | {"rewards": np.ones(90)}
     for actions in (values["actions"], np.resize([0, 1], 90)):
-        dataset = datasets.load(str(npz(tmp_path / "a.npz", values | {"actions": actions})))
+        dataset = load(tmp_path, values | {"actions": actions})
         (finding,) = datasets.check(dataset)
         assert finding.name == "constant_rewards"
         assert "bc" in finding.remedy

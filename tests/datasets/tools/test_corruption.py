@@ -1,6 +1,4 @@
-"""Corruption is RIQL's protocol, against plain NumPy, and what was corrupted can be written,
-read and learnt from.
-"""
+"""Corruption is RIQL's protocol, against plain NumPy."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ def dataset(rows: int = 500, actions: int = 2, bound: float = 2.0) -> datasets.O
     generator = np.random.default_rng(0)
     observation = (generator.normal(size=(rows + 1, 3)) * STD).astype(np.float32)
     ends = np.arange(rows) % 50 == 49
-    fields: dict[str, Any] = dict(
+    fields = dict(
         observation=observation[:-1],
         action=generator.uniform(-1, 1, size=(rows, actions)).astype(np.float32),
         reward=generator.normal(size=rows).astype(np.float32),
@@ -58,70 +56,60 @@ def dataset(rows: int = 500, actions: int = 2, bound: float = 2.0) -> datasets.O
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The data set in a file."""
     return str(datasets.write(dataset(), tmp_path_factory.mktemp("data") / "clean.npz"))
-
-
-def learn(agent: str, data: str, out: Path, **config: Any) -> Path:
-    """A run of seconds, without evaluations."""
-    changes = {"hidden": (16, 16), "batch_size": 32} | config
-    return run.train(
-        agent, "none", 50, data=data, config=changes, out=out, log_every=50, checkpoint_every=50
-    )
 
 
 @pytest.fixture(scope="module")
 def folder(data: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of EDAC, which has learnt enough for its values to have slopes."""
+    """EDAC, after enough updates for its values to have slopes."""
     changes = {"num_critics": 3, "critic_lr": 1e-2, "actor_lr": 1e-2, "initialisation": "torch"}
-    return learn("edac", data, tmp_path_factory.mktemp("runs") / "edac", **changes)
+    changes |= {"hidden": (16, 16), "batch_size": 32}
+    options = {"log_every": 50, "checkpoint_every": 50, "config": changes}
+    out = tmp_path_factory.mktemp("runs") / "edac"
+    return run.train("edac", "none", 50, data=data, out=out, **options)
 
 
 @pytest.fixture(scope="module")
 def attacker(folder: Path) -> corruption.Attacker:
-    """The critics of that run."""
     return load_attacker(folder)
 
 
 def changed(
     before: datasets.OfflineDataset, after: datasets.OfflineDataset, element: str
 ) -> np.ndarray:
-    """[N] bool: rows in which an element differs."""
+    """[N] bool."""
     old, new = (np.asarray(getattr(x.transitions, FIELDS[element])) for x in (before, after))
     return (old != new).reshape(len(old), -1).any(axis=1)
 
 
-def randomly(
-    before: datasets.OfflineDataset, elements: Any, rate: float, scale: float, seed: int
-) -> dict[str, np.ndarray]:
-    """RIQL's random corruption as its attack.py does it,
-    in the order in which its random numbers are drawn.
-    """
+def randomly(before: Any, elements: Any, rate: float, scale: float, seed: int) -> dict[str, Any]:
+    """RIQL's attack.py, with its order of random numbers."""
     generator = np.random.RandomState(seed)
     result = {name: np.array(getattr(before.transitions, FIELDS[name])) for name in ELEMENTS}
     for name in elements:
+        x = result[name]
         attacked = np.where(generator.random(before.num) < rate)[0]
-        original = result[name][attacked].copy()
-        noise = generator.uniform(-scale, scale, size=original.shape)
-        new = (
-            30 * noise
-            if name == "reward"
-            else original + noise * np.std(result[name], axis=0, keepdims=True)
-        )
-        result[name][attacked] = new
+        noise = generator.uniform(-scale, scale, size=x[attacked].shape)
+        std = np.std(x, axis=0, keepdims=True)
+        x[attacked] = 30 * noise if name == "reward" else x[attacked] + noise * std
     return result
 
 
-@pytest.mark.parametrize("element", ELEMENTS)
-@pytest.mark.parametrize(("rate", "scale", "seed"), [(0.3, 1.0, 0), (0.7, 0.5, 3), (1.0, 2.0, 1)])
+SETTINGS = [(0.3, 1.0, 0), (0.7, 0.5, 3), (1.0, 2.0, 1)]
+
+
+@pytest.mark.parametrize(
+    "what", [*ELEMENTS, ("action", "reward"), ("dynamics", "observation"), ELEMENTS], ids=str
+)
+@pytest.mark.parametrize(("rate", "scale", "seed"), SETTINGS)
 def test_random_corruption_is_the_protocols(
-    element: Any, rate: float, scale: float, seed: int
+    what: Any, rate: float, scale: float, seed: int
 ) -> None:
     before = dataset()
-    after = corruption.corrupt(
-        before, what=element, how="random", rate=rate, scale=scale, seed=seed
-    )
-    expected = randomly(before, [element], rate, scale, seed)
+    after = corruption.corrupt(before, what=what, how="random", rate=rate, scale=scale, seed=seed)
+    chosen = (what,) if isinstance(what, str) else what
+    elements = [name for name in ELEMENTS if name in chosen]
+    expected = randomly(before, elements, rate, scale, seed)
     for name in ELEMENTS:
         array = np.asarray(getattr(after.transitions, FIELDS[name]))
         np.testing.assert_array_equal(array, expected[name])
@@ -130,50 +118,14 @@ def test_random_corruption_is_the_protocols(
         assert getattr(after.transitions, name) is getattr(before.transitions, name)
     for name in ("name", "env", "reference", "action_bounds", "complete", "max_episode_steps"):
         assert getattr(after, name) is getattr(before, name)
-
-
-@pytest.mark.parametrize("what", [("action", "reward"), ("dynamics", "observation"), ELEMENTS])
-def test_several_elements_have_masks_of_their_own(what: Any) -> None:
-    before = dataset()
-    after = corruption.corrupt(before, what=what, how="random", seed=5)
-    expected = randomly(before, [name for name in ELEMENTS if name in what], 0.3, 1.0, 5)
-    for name in ELEMENTS:
-        np.testing.assert_array_equal(getattr(after.transitions, FIELDS[name]), expected[name])
-    assert [note["what"] for note in after.provenance["corruptions"]] == [
-        name for name in ELEMENTS if name in what
-    ]
-
-
-def test_masks_have_their_rate_and_are_independent() -> None:
-    before = dataset(40_000)
-    after = corruption.corrupt(before, what=ELEMENTS, how="random", rate=0.3)
-    masks = np.stack([changed(before, after, name) for name in ELEMENTS])
-    np.testing.assert_allclose(masks.mean(axis=1), 0.3, atol=0.01)
-    np.testing.assert_allclose(np.corrcoef(masks) - np.eye(4), 0.0, atol=0.02)
-    np.testing.assert_allclose((masks[:, 1:] & masks[:, :-1]).mean(axis=1), 0.09, atol=0.006)
+    assert [note["what"] for note in after.provenance["corruptions"]] == elements
 
 
 def test_the_one_given_stays_as_it_is() -> None:
     before, copy = dataset(), jax.tree.map(np.array, dataset().transitions)
     corruption.corrupt(before, what=ELEMENTS, how="random", rate=1.0)
-    for left, right in zip(*map(jax.tree.leaves, (before.transitions, copy)), strict=True):
-        np.testing.assert_array_equal(left, right)
+    jax.tree.map(np.testing.assert_array_equal, before.transitions, copy)
     assert "corruptions" not in before.provenance
-
-
-def test_seeds_and_rates_of_zero_and_one() -> None:
-    before = dataset()
-    one, again, other = (
-        corruption.corrupt(before, what="reward", how="random", seed=seed) for seed in (1, 1, 2)
-    )
-    np.testing.assert_array_equal(one.transitions.reward, again.transitions.reward)
-    assert np.any(changed(one, other, "reward"))
-    assert not changed(
-        before, corruption.corrupt(before, what="reward", how="random", rate=0.0), "reward"
-    ).any()
-    assert changed(
-        before, corruption.corrupt(before, what="reward", how="random", rate=1.0), "reward"
-    ).all()
 
 
 def test_adversarial_rewards_turn_their_sign_without_an_attacker() -> None:
@@ -188,13 +140,11 @@ class Critics:
     """The attacker's values in float64, with slopes by hand."""
 
     def __init__(self, attacker: corruption.Attacker) -> None:
-        state: Any = attacker.state.state
+        state = attacker.state.state
         self.actor, self.critics = reference.mlp(state.actor), reference.critics(state.critic)
 
-    def value(
-        self, element: str, observation: np.ndarray, action: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Mean value [B] and its slope in what an attack moves [B, D]."""
+    def value(self, element: str, observation: Any, action: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Mean value [B] and its slope in what moves [B, D]."""
         size = observation.shape[1]
         if element == "dynamics":
             output, inputs = reference.forward(self.actor, observation)
@@ -204,56 +154,44 @@ class Critics:
             value, rows = reference.forward(critic, np.concatenate([observation, action], axis=1))
             q.append(value[:, 0])
             slopes.append(reference.backward(critic, rows, np.ones_like(value))[1])
-        slope = np.mean(slopes, axis=0)
+        of_observation, of_action = np.split(np.mean(slopes, axis=0), [size], axis=1)
         if element == "dynamics":
-            change = np.concatenate(
-                [slope[:, size:] * (1.0 - action**2), np.zeros_like(action)], axis=1
-            )
-            return np.mean(q, axis=0), slope[:, :size] + reference.backward(
-                self.actor, inputs, change
-            )[1]
-        return np.mean(q, axis=0), slope[:, size:] if element == "action" else slope[:, :size]
+            change = of_action * (1.0 - action**2)
+            change = np.concatenate([change, np.zeros_like(action)], axis=1)
+            of_observation = of_observation + reference.backward(self.actor, inputs, change)[1]
+        return np.mean(q, axis=0), of_action if element == "action" else of_observation
 
 
 def attacked(
     critics: Critics, before: datasets.OfflineDataset, element: str, scale: float, seed: int
 ) -> tuple[Any, ...]:
-    """Rows, start and end of z, and std, by section 12.3:
-    a fresh Adam for each of 100 steps, in ten chunks.
+    """Rows, start and end of z, and std, by section 12.3: ten chunks, and a fresh Adam for each
+    step.
     """
     rows = np.flatnonzero(np.random.RandomState(seed).random(before.num) < 0.3)
-    fields = before.transitions
-    where = fields.next_observation if element == "dynamics" else fields.observation
-    observation, action = (np.asarray(x, np.float64)[rows] for x in (where, fields.action))
-    std = np.std(np.asarray(getattr(fields, FIELDS[element]), np.float64), axis=0)
-    uniform = np.random.default_rng([seed, ELEMENTS.index(element)]).random(
-        (len(rows), len(std)), np.float32
-    )
-    start = 2 * scale * std * (uniform - 0.5)
-    ends, pointer = [], 0
-    for i in range(10):
-        number = len(rows) // 10 if i < 9 else len(rows) - pointer
-        part, z = slice(pointer, pointer + number), start[pointer : pointer + number]
+    observation, action = pairs(before, element)
+    std = np.std(np.asarray(getattr(before.transitions, FIELDS[element]), np.float64), axis=0)
+    shape, key = (len(rows), len(std)), [seed, ELEMENTS.index(element)]
+    start = 2 * scale * std * (np.random.default_rng(key).random(shape, np.float32) - 0.5)
+    ends = []
+    sizes = [len(rows) // 10] * 9
+    for part in np.split(np.arange(len(rows)), np.cumsum(sizes)):
+        z = start[part]
         for _ in range(100):
-            noise = z * std
-            moved = (
-                (observation[part], action[part] + noise)
-                if element == "action"
-                else (observation[part] + noise,)
-            )
-            slope = (
-                critics.value(element, *(moved if element == "action" else (*moved, action[part])))[
-                    1
-                ]
-                * std
-            )
-            slope = slope / number  # of the mean over the chunk; that over critics is in it
+            moved = [observation[rows[part]], action[rows[part]]]
+            moved[element == "action"] = moved[element == "action"] + z * std
+            slope = critics.value(element, *moved)[1] * std / len(part)
             first, second = 0.1 * slope, 0.001 * slope**2
             step = 0.01 * scale * (first / 0.1) / (np.sqrt(second / 0.001) + 1e-8)
             z = np.clip(z - step, -scale, scale)
         ends.append(z)
-        pointer += number
     return rows, start, np.concatenate(ends), std
+
+
+def pairs(before: datasets.OfflineDataset, element: str) -> tuple[np.ndarray, np.ndarray]:
+    fields = before.transitions
+    where = fields.next_observation if element == "dynamics" else fields.observation
+    return np.asarray(where, np.float64), np.asarray(fields.action, np.float64)
 
 
 @pytest.mark.learn
@@ -263,56 +201,44 @@ def test_attacks_are_the_protocols(
     attacker: corruption.Attacker, element: Any, scale: float, seed: int
 ) -> None:
     before, critics = dataset(), Critics(attacker)
-    after = corruption.corrupt(
-        before, what=element, how="adversarial", scale=scale, seed=seed, attacker=attacker
-    )
+    options = {"how": "adversarial", "scale": scale, "seed": seed, "attacker": attacker}
+    after = corruption.corrupt(before, what=element, **options)
     rows, start, z, std = attacked(critics, before, element, scale, seed)
     old, new = (
         np.asarray(getattr(x.transitions, FIELDS[element]), np.float64) for x in (before, after)
     )
     np.testing.assert_array_equal(np.delete(old, rows, axis=0), np.delete(new, rows, axis=0))
-    found = (new[rows] - old[rows]) / std
-    assert np.abs(found).max() <= scale * (1 + 1e-4), "inside the box"
-    # At a kink, float32 and float64 may step to different sides, and stay apart by a step.
-    assert (np.abs(found - z) < 1e-3 * scale).mean() > 0.95
+    moved = (new[rows] - old[rows]) / std
+    assert np.abs(moved).max() <= scale * (1 + 1e-4), "inside the box"
+    # At a kink, float32 and float64 may step to different sides.
+    assert (np.abs(moved - z) < 1e-3 * scale).mean() > 0.95
     if element != "action":
         assert np.abs(start).max() > scale, "the std is in the start already"
 
-    where = np.asarray(
-        before.transitions.next_observation
-        if element == "dynamics"
-        else before.transitions.observation
-    )
-    action = np.asarray(before.transitions.action, np.float64)[rows]
-
     def worth(moved: np.ndarray) -> np.ndarray:
-        observation = np.asarray(where, np.float64)[rows]
-        pair = (observation, moved) if element == "action" else (moved, action)
+        pair = [x[rows] for x in pairs(before, element)]
+        pair[element == "action"] = moved
         return critics.value(element, *pair)[0]
 
     noise = np.random.default_rng(0).uniform(-scale, scale, size=z.shape) * std
-    assert (worth(new[rows]) < worth(old[rows])).mean() > 0.9
-    assert (worth(new[rows]) < worth(old[rows] + noise)).mean() > 0.8, (
-        "random noise of the same scale does less"
-    )
-    assert worth(new[rows]).mean() < min(worth(old[rows] + noise).mean(), worth(old[rows]).mean())
+    attack, none, random = (worth(x) for x in (new[rows], old[rows], old[rows] + noise))
+    assert (attack < none).mean() > 0.9
+    assert (attack < random).mean() > 0.8, "random noise of the same scale does less"
+    assert attack.mean() < min(random.mean(), none.mean())
 
 
 @pytest.mark.slow
 def test_later_attacks_meet_what_was_corrupted_before(attacker: corruption.Attacker) -> None:
-    before = dataset()
-    after = corruption.corrupt(
-        before, what=["action", "observation"], how="adversarial", attacker=attacker
-    )
-    alone = corruption.corrupt(before, what="observation", how="adversarial", attacker=attacker)
+    before, options = dataset(), {"how": "adversarial", "attacker": attacker}
+    after = corruption.corrupt(before, what=["action", "observation"], **options)
+    alone = corruption.corrupt(before, what="observation", **options)
     np.testing.assert_array_equal(after.transitions.observation, alone.transitions.observation)
     generator = np.random.RandomState(0)
     rows = [np.flatnonzero(generator.random(before.num) < 0.3) for _ in range(2)][1]
     np.testing.assert_array_equal(np.flatnonzero(changed(before, after, "action")), rows)
     both = np.intersect1d(rows, np.flatnonzero(changed(before, after, "observation")))
+    (met, new), (_, old) = ([x[both] for x in pairs(of, "action")] for of in (after, before))
     q = Critics(attacker).value
-    new, old = (np.asarray(x.transitions.action, np.float64)[both] for x in (after, before))
-    met = np.asarray(after.transitions.observation, np.float64)[both]
     assert (q("action", met, new)[0] < q("action", met, old)[0]).mean() > 0.9
 
 
@@ -328,61 +254,39 @@ def test_calls_of_any_size_give_the_same(
     np.testing.assert_allclose(attack().transitions.action, whole, atol=1e-5)
 
 
-WITH_VALUES = [name for name in registry.names() if hasattr(registry.load_agent(name), "value")]
-
-
 def test_agents_of_all_kinds_but_streams_have_values() -> None:
-    kinds = {
-        registry.load_agent(name).experience(registry.load_agent(name).Config()).kind
-        for name in WITH_VALUES
-    }
+    agents = map(registry.load_agent, registry.names())
+    agents = [agent for agent in agents if hasattr(agent, "value")]
+    kinds = {agent.experience(agent.Config()).kind for agent in agents}
     assert kinds == {"dataset", "replay", "rollout"}
 
 
 @pytest.mark.parametrize(
-    "inputs", [Raw(), Running(), OfData()], ids=lambda inputs: type(inputs).__name__
+    ("inputs", "seen"), [(Raw(), 9.0), (Running(), 10.0), (OfData(), 8.5 / 0.101)], ids=str
 )
-def test_attackers_see_observations_as_their_updates_do(inputs: Raw) -> None:
-    def value(state: Any, observation: Any, action: Any, config: Any) -> Any:
-        return observation[..., 2]
-
+def test_attackers_see_observations_as_their_updates_do(inputs: Raw, seen: float) -> None:
+    value = lambda state, observation, action, config: observation[..., 2]  # noqa: E731
     statistics = normalise.Statistics(jnp.ones(()), jnp.full(3, 0.5), jnp.full(3, 0.01))
-    module: Any = AttackedAgent(types.SimpleNamespace(value=value))
+    module = AttackedAgent(types.SimpleNamespace(value=value))
     state = AgentState(None, statistics, inputs)
-    observation, action = jnp.array([[0.6, 0.4, 9.0]]), jnp.zeros((1, 2))
-    expected = {Raw: 9.0, Running: 10.0, OfData: 8.5 / 0.101}[type(inputs)]
-    np.testing.assert_allclose(
-        module.value(state, observation, action, None), [expected], rtol=1e-4
-    )
+    shown = module.value(state, jnp.array([[0.6, 0.4, 9.0]]), jnp.zeros((1, 2)), None)
+    np.testing.assert_allclose(shown, [seen], rtol=1e-4)
 
 
 def test_what_was_done_is_noted(attacker: corruption.Attacker) -> None:
-    after = corruption.corrupt(
-        dataset(), what=["action", "reward"], how="adversarial", seed=7, attacker=attacker
-    )
+    options = {"how": "adversarial", "seed": 7, "attacker": attacker}
+    after = corruption.corrupt(dataset(), what=["action", "reward"], **options)
     action, reward = after.provenance["corruptions"]
-    assert (action["how"], action["rate"], action["scale"], action["seed"]) == (
-        "adversarial",
-        0.3,
-        1.0,
-        7,
-    )
+    assert action.items() >= {"how": "adversarial", "rate": 0.3, "scale": 1.0, "seed": 7}.items()
     assert action["rows"] == changed(dataset(), after, "action").sum()
-    assert (
-        action["rows_beyond_bounds"] == (np.abs(after.transitions.action) > 1).any(axis=1).sum() > 0
-    )
-    assert (
-        action["attacker"] | {"run": "edac", "agent": "edac", "training_step": 50}
-        == action["attacker"]
-    )
+    beyond = (np.abs(after.transitions.action) > 1).any(axis=1).sum()
+    assert action["rows_beyond_bounds"] == beyond > 0
+    origin = {"run": "edac", "agent": "edac", "training_step": 50}
+    assert action["attacker"].items() >= origin.items()
     assert "attacker" not in reward
     json.dumps(after.provenance)
-    twice = corruption.corrupt(after, what="reward", how="random")
-    assert [note["how"] for note in twice.provenance["corruptions"]] == [
-        "adversarial",
-        "adversarial",
-        "random",
-    ]
+    twice = corruption.corrupt(after, what="reward", how="random").provenance["corruptions"]
+    assert [note["how"] for note in twice] == ["adversarial", "adversarial", "random"]
 
 
 @pytest.mark.parametrize("name", ["corrupted.npz", "corrupted.hdf5"])
@@ -410,13 +314,6 @@ def test_actions_beyond_bounds_are_refused_where_nothing_corrupted_them(tmp_path
         datasets.load(str(path))
 
 
-@pytest.mark.learn
-def test_corrupted_files_are_learnt_from(tmp_path: Path) -> None:
-    after = corruption.corrupt(dataset(), what=["action", "dynamics"], how="random")
-    out = learn("riql", str(datasets.write(after, tmp_path / "a.npz")), tmp_path / "run")
-    assert json.loads((out / "summary.json").read_text())["data"].endswith("a.npz")
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -441,7 +338,7 @@ def test_corrupted_files_are_learnt_from(tmp_path: Path) -> None:
     ],
 )
 def test_refuses(changes: dict[str, Any], message: str) -> None:
-    options: Any = {"what": "action", "how": "random"} | changes
+    options = {"what": "action", "how": "random"} | changes
     with pytest.raises(ValueError, match=message):
         corruption.corrupt(dataset(), **options)
 
@@ -449,14 +346,9 @@ def test_refuses(changes: dict[str, Any], message: str) -> None:
 def test_refuses_an_attacker_of_other_dimensions(
     attacker: corruption.Attacker, folder: Path
 ) -> None:
-    attack = functools.partial(
-        corruption.corrupt, what="action", how="adversarial", attacker=attacker
-    )
-    with pytest.raises(
-        ValueError,
-        match=r"observes \(3,\) and acts in 2 dimensions, 'test' has .* and 1 action dim",
-    ):
-        attack(dataset(actions=1))
+    message = r"observes \(3,\) and acts in 2 dimensions, 'test' has .* and 1 action dim"
+    with pytest.raises(ValueError, match=message):
+        corruption.corrupt(dataset(actions=1), what="action", how="adversarial", attacker=attacker)
     with pytest.raises(ValueError, match=r"^no learner 1: the run has 1, 0 to 0\.$"):
         load_attacker(folder, 1)
     with pytest.raises(ValueError, match="nowhere"):
@@ -468,32 +360,24 @@ def test_refuses_an_attacker_of_other_dimensions(
 )
 def test_refuses_an_attacker_without_values(attacker: corruption.Attacker, value: Any) -> None:
     functions = {"act": attacker.module.module.act} | ({} if value is None else {"value": value})
-    module = AttackedAgent(types.SimpleNamespace(**functions))
+    other = dataclasses.replace(attacker, module=AttackedAgent(types.SimpleNamespace(**functions)))
     with pytest.raises(
         ValueError, match=r"is of agent 'edac', which has no `value` that gives one number for an"
     ):
-        corruption.corrupt(
-            dataset(),
-            what="action",
-            how="adversarial",
-            attacker=dataclasses.replace(attacker, module=module),
-        )
+        corruption.corrupt(dataset(), what="action", how="adversarial", attacker=other)
 
 
 def test_refuses_choices() -> None:
     clean = dataset()
     choices = clean.transitions.replace(action=np.zeros(clean.num, np.int32))
     discrete = dataclasses.replace(clean, transitions=choices, action_bounds=None)
-    cases: Any = [("action", "random"), ("observation", "adversarial")]
+    cases = [("action", "random"), ("observation", "adversarial")]
     for what, how in cases:
         with pytest.raises(
             ValueError,
             match=r"^actions of 'test' are choices, which have neither a std nor a slope",
         ):
             corruption.corrupt(discrete, what=what, how=how)
-    assert changed(
-        discrete, corruption.corrupt(discrete, what="dynamics", how="random"), "dynamics"
-    ).any()
-    assert changed(
-        discrete, corruption.corrupt(discrete, what="reward", how="adversarial"), "reward"
-    ).any()
+    cases = [("dynamics", "random"), ("reward", "adversarial")]
+    for what, how in cases:
+        assert changed(discrete, corruption.corrupt(discrete, what=what, how=how), what).any()

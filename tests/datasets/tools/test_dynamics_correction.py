@@ -1,6 +1,4 @@
-"""Correction of data of other dynamics: its equations in float64,
-and dynamics whose right answer is known.
-"""
+"""Correction of dynamics, against a right answer that is known."""
 
 from __future__ import annotations
 
@@ -20,13 +18,11 @@ SETTINGS = regression.RegressionSettings(hidden=(64, 64), updates=2_000)
 
 
 def moved(rows: int, gain: float, seed: int) -> datasets.OfflineDataset:
-    """s' = s + gain a and r = s_0 + a_0, for states [2] and actions [2];
-    each tenth step ends in a fall.
-    """
+    """s' = s + gain a and r = s_0 + a_0; each tenth step ends in a fall."""
     generator = np.random.default_rng(seed)
     observation, action = generator.uniform(-1, 1, (2, rows, 2)).astype(np.float32)
     reward, ends = observation[:, 0] + action[:, 0], np.arange(rows) % 10 == 9
-    transitions: Any = Transition(
+    transitions = Transition(
         observation, action, reward, ends, np.zeros(rows, bool), observation + gain * action
     )
     return datasets.OfflineDataset(
@@ -36,8 +32,6 @@ def moved(rows: int, gain: float, seed: int) -> datasets.OfflineDataset:
 
 @dataclasses.dataclass
 class Known:
-    """A model that is a function."""
-
     function: Any
     outputs: Any = None
 
@@ -73,7 +67,7 @@ def test_a_row_is_corrected_as_the_equations_say(limit: float) -> None:
 
 @pytest.mark.learn
 def test_actions_become_those_of_the_target() -> None:
-    """With half the gain, the same step takes twice the action, where the bounds allow it."""
+    """With half the gain, the same step takes twice the action, within the bounds."""
     source, target = moved(600, 0.2, 1), moved(2_000, 0.1, 2)
     made = dynamics_correction.correct(source, target, "corrected", SETTINGS, reward_limit=2.0)
     before, after = source.transitions, made.transitions
@@ -96,7 +90,7 @@ def test_actions_become_those_of_the_target() -> None:
 
 @pytest.mark.slow
 def test_errors_are_of_rows_that_were_not_learnt_from() -> None:
-    """Of noise, nothing can be learnt: the error on new rows is that of the mean."""
+    """The error of noise is that of the mean."""
     generator = np.random.default_rng(0)
     inputs, outputs = generator.normal(size=(2, 400, 3))
     assert regression.fit(
@@ -114,7 +108,7 @@ def test_data_of_other_spaces_are_refused(tmp_path: Path, capsys: Any) -> None:
         dynamics_correction.correct(source, wide, "made")
     with pytest.raises(ValueError, match="--reward-limit is -1"):
         dynamics_correction.correct(source, target, "made", reward_limit=-1)
-    rows: Any = target.transitions.replace(action=np.zeros(100, np.int32))
+    rows = target.transitions.replace(action=np.zeros(100, np.int32))
     with pytest.raises(ValueError, match="actions are continuous"):
         dynamics_correction.correct(source, dataclasses.replace(target, transitions=rows), "made")
     paths = [

@@ -1,12 +1,8 @@
-"""Reward transforms against loops over the published code's rules,
-and the choice of trajectories.
-"""
+"""Reward transforms, the choice of trajectories, and weights."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import math
 import typing
 from pathlib import Path
 from typing import Any
@@ -18,18 +14,16 @@ from rljax import datasets
 from rljax.buffers import RewardTransform
 from rljax.datasets.tools import preprocess
 from rljax.datasets.tools.corruption import corrupt
-from tests.datasets.files import arrays, npz, shared
+from tests.datasets.files import arrays, load, shared
 from tests.helpers import counting
 
 
 def made(tmp_path: Path, lengths: list[int], ends: str, **changes: Any) -> datasets.OfflineDataset:
-    path = tmp_path / f"{ends}.npz"
-    npz(path, arrays(lengths, ends) | changes)
-    return datasets.load(str(path))
+    return load(tmp_path, arrays(lengths, ends) | changes, f"{ends}.npz")
 
 
 def iql_loop(dataset: datasets.OfflineDataset) -> tuple[float, float]:
-    """The smallest and the largest return of the trajectories that IQL's loop over rows finds."""
+    """The smallest and the largest return of IQL's trajectories."""
     t = dataset.transitions
     returns, current = [], 0.0
     for row in range(dataset.num):
@@ -41,28 +35,32 @@ def iql_loop(dataset: datasets.OfflineDataset) -> tuple[float, float]:
     return min(returns), max(returns)
 
 
+def range_scale(dataset: datasets.OfflineDataset) -> float:
+    scale, shift = datasets.reward_transform("return_range", dataset)
+    assert shift == 0
+    return scale
+
+
+def assert_loops_range(dataset: datasets.OfflineDataset) -> None:
+    low, high = iql_loop(dataset)
+    assert range_scale(dataset) == pytest.approx(1000 / (high - low), rel=1e-6)
+
+
 @pytest.mark.parametrize("block", [4, preprocess.BLOCK])
 def test_return_range_equals_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     monkeypatch.setattr(preprocess, "BLOCK", block)
     for ends in ("totn", "nnnn", "tttt"):
-        dataset = made(tmp_path, [5, 8, 3, 6], ends)
-        low, high = iql_loop(dataset)
-        scale, shift = datasets.reward_transform("return_range", dataset)
-        assert (scale, shift) == (pytest.approx(1000 / (high - low), rel=1e-6), 0)
+        assert_loops_range(made(tmp_path, [5, 8, 3, 6], ends))
 
 
 def test_return_range_of_real_data() -> None:
     path = shared("offline", "neorl2_RocketRecovery-high-20000-val.npz")
     dataset = datasets.load(str(path))
-    low, high = iql_loop(dataset)
-    assert datasets.reward_transform("return_range", dataset)[0] == pytest.approx(
-        1000 / (high - low), rel=1e-6
-    )
-    assert (low, high) == pytest.approx(
-        (dataset.returns().min(), dataset.returns().max()), rel=1e-5
-    )
+    assert_loops_range(dataset)
+    returns = dataset.returns()
+    assert iql_loop(dataset) == pytest.approx((returns.min(), returns.max()), rel=1e-5)
 
 
 def test_iql_splits_where_successors_do_not_follow_though_no_end_is_marked() -> None:
@@ -76,19 +74,15 @@ def test_corruption_does_not_change_the_return_range(tmp_path: Path, what: Any) 
     dataset = made(tmp_path, [25, 18, 23, 26], "toto")
     worse = corrupt(dataset, what=what, how="random", rate=0.5)
     low, high = iql_loop(worse)
-    scale = datasets.reward_transform("return_range", dataset)[0]
+    scale = range_scale(dataset)
     assert 1000 / (high - low) > 1.2 * scale, "the loop splits at corrupted rows"
-    assert datasets.reward_transform("return_range", worse)[0] == pytest.approx(scale, rel=1e-6)
     copy = datasets.load(str(datasets.write(worse, tmp_path / "worse.npz")))
-    assert datasets.reward_transform("return_range", copy)[0] == pytest.approx(scale, rel=1e-6)
+    assert [range_scale(worse), range_scale(copy)] == pytest.approx([scale] * 2, rel=1e-6)
 
 
 def test_corrupted_rewards_leave_iqls_trajectories_alone(tmp_path: Path) -> None:
-    worse = corrupt(made(tmp_path, [25, 18, 23], "nnt"), what="reward", how="random")
-    low, high = iql_loop(worse)
-    assert datasets.reward_transform("return_range", worse)[0] == pytest.approx(
-        1000 / (high - low), rel=1e-6
-    )
+    dataset = made(tmp_path, [25, 18, 23], "nnt")
+    assert_loops_range(corrupt(dataset, what="reward", how="random"))
 
 
 @pytest.mark.parametrize(
@@ -115,11 +109,9 @@ def test_every_name_is_known(tmp_path: Path) -> None:
     dataset = made(tmp_path, [5, 8], "to")
     for name in typing.get_args(RewardTransform):
         assert len(datasets.reward_transform(name, dataset)) == 2
-    wrong: Any = "minus_on"
-    with pytest.raises(
-        ValueError,
-        match=r"no reward transform 'minus_on'. Nearest: 'minus_one'. All of them: none, ",
-    ):
+    wrong = "minus_on"
+    message = "no reward transform 'minus_on'. Nearest: 'minus_one'. All of them: none, "
+    with pytest.raises(ValueError, match=message):
         datasets.reward_transform(wrong, dataset)
 
 
@@ -137,24 +129,18 @@ def test_equal_rewards_cannot_be_scaled(tmp_path: Path, name: Any, message: str)
 
 
 @pytest.mark.parametrize("discount", [1.0, 0.9])
-@pytest.mark.parametrize(("fraction", "kept"), [(0.1, 1), (0.5, 3), (0.99, 5), (1.0, 6)])
+@pytest.mark.parametrize(("fraction", "number"), [(0.1, 1), (0.5, 3), (0.99, 5), (1.0, 6)])
 def test_top_fraction_equals_a_loop(
-    tmp_path: Path, fraction: float, kept: int, discount: float
+    tmp_path: Path, fraction: float, number: int, discount: float
 ) -> None:
     dataset = made(tmp_path, [5, 8, 3, 6, 2, 7], "totoot")
-    bounds = np.append(dataset.episode_starts, dataset.num)
-    rewards = np.asarray(dataset.transitions.reward, np.float64)
-    returns = [
-        sum(rewards[row] * discount ** (row - start) for row in range(start, end))
-        for start, end in itertools.pairwise(bounds)
-    ]
-    best = sorted(sorted(range(6), key=lambda index: returns[index])[-kept:])
-    rows = np.concatenate([np.arange(bounds[index], bounds[index + 1]) for index in best])
+    trajectories = returns_of(dataset, discount)
+    best = sorted(sorted(trajectories, key=lambda trajectory: trajectory[2])[-number:])
+    rows = np.concatenate([np.arange(begin, end) for begin, end, _ in best])
     result = datasets.top_fraction(dataset, fraction, discount)
-    np.testing.assert_array_equal(
-        result.transitions.observation, dataset.transitions.observation[rows]
-    )
-    assert len(result.returns()) == kept
+    expected = np.asarray(dataset.transitions.observation)[rows]
+    np.testing.assert_array_equal(result.transitions.observation, expected)
+    assert len(result.returns()) == number
 
 
 @pytest.mark.parametrize(("fraction", "discount"), [(0, 1), (1.5, 1), (0.1, 1.1), (0.1, -0.1)])
@@ -164,19 +150,16 @@ def test_top_fraction_checks_its_numbers(tmp_path: Path, fraction: float, discou
 
 
 def test_subset_marks_what_it_cuts(tmp_path: Path) -> None:
-    dataset = made(tmp_path, [4, 3, 3], "tot")
-    part = datasets.subset(dataset, np.array([0, 1, 3, 4, 5, 6, 8]))
-    np.testing.assert_array_equal(part.transitions.terminated, [0, 0, 1, 0, 0, 0, 0])
-    np.testing.assert_array_equal(part.transitions.truncated, [0, 1, 0, 0, 0, 1, 1])
-    np.testing.assert_array_equal(
-        part.transitions.next_observation,
-        dataset.transitions.next_observation[[0, 1, 3, 4, 5, 6, 8]],
-    )
+    dataset, rows = made(tmp_path, [4, 3, 3], "tot"), np.array([0, 1, 3, 4, 5, 6, 8])
+    part = datasets.subset(dataset, rows)
+    t = part.transitions
+    assert np.flatnonzero(t.terminated).tolist() == [2]
+    assert np.flatnonzero(t.truncated).tolist() == [1, 5, 6]
+    following = np.asarray(dataset.transitions.next_observation)[rows]
+    np.testing.assert_array_equal(t.next_observation, following)
     assert part.provenance["subsets"] == ["chosen rows: 7 of 10 rows"]
-    assert datasets.subset(dataset, np.ones(10, np.bool_)) is dataset
-    mask = np.zeros(10, np.bool_)
-    mask[[2, 3]] = True
-    assert datasets.subset(dataset, mask).num == 2
+    assert datasets.subset(dataset, np.ones(10, bool)) is dataset
+    assert datasets.subset(dataset, np.isin(np.arange(10), [2, 3])).num == 2
 
 
 @pytest.mark.parametrize(
@@ -201,31 +184,25 @@ def test_score_needs_references(tmp_path: Path) -> None:
     assert made(tmp_path, [4], "t").score(1.0) is None
 
 
-# Weights of rows.
-
-
-def returns_of(dataset: datasets.OfflineDataset) -> list[tuple[int, int, float]]:
-    """First row, end and undiscounted return of each trajectory, row by row."""
-    t, found, begin, total = dataset.transitions, [], 0, 0.0
+def returns_of(dataset: Any, discount: float = 1.0) -> list[tuple[int, int, float]]:
+    """First row, end and return of each trajectory."""
+    t, result, begin, total = dataset.transitions, [], 0, 0.0
     for row in range(dataset.num):
-        total += float(t.reward[row])
+        total += float(t.reward[row]) * discount ** (row - begin)
         if t.terminated[row] or t.truncated[row] or row == dataset.num - 1:
-            found.append((begin, row + 1, total))
+            result.append((begin, row + 1, total))
             begin, total = row + 1, 0.0
-    return found
+    return result
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.1, 2.0])
 def test_weights_by_return_equal_a_loop(tmp_path: Path, alpha: float) -> None:
     dataset = made(tmp_path, [5, 8, 3, 6], "totn")
-    found = returns_of(dataset)
-    low, high = (pick(total for *_, total in found) for pick in (min, max))
-    weight = np.zeros(dataset.num)
-    for begin, end, total in found:
-        weight[begin:end] = math.exp((total - low) / (high - low) / alpha)
+    returns = np.array([total for *_, total in returns_of(dataset)])
+    score = (returns - returns.min()) / np.ptp(returns)
+    weight = np.repeat(np.exp(score / alpha), [5, 8, 3, 6])
     actual = datasets.row_weights(dataset, "return", alpha)
     np.testing.assert_allclose(actual, weight / weight.sum(), rtol=1e-9)
-    assert actual.sum() == pytest.approx(1.0)
 
 
 def test_weights_by_advantage_take_the_first_observation_out(tmp_path: Path) -> None:
@@ -233,7 +210,7 @@ def test_weights_by_advantage_take_the_first_observation_out(tmp_path: Path) -> 
     returns = np.array([total for *_, total in returns_of(dataset)])
     first = np.asarray(dataset.transitions.observation)[dataset.episode_starts].astype(np.float64)
     inputs = np.column_stack([first, np.ones(len(first))])
-    fit = inputs @ np.linalg.solve(inputs.T @ inputs, inputs.T @ returns)  # the normal equations
+    fit = inputs @ np.linalg.solve(inputs.T @ inputs, inputs.T @ returns)
     score = (returns - fit - (returns - fit).min()) / np.ptp(returns - fit)
     expected = np.repeat(np.exp(score / 0.1), dataset.episode_lengths)
     actual = datasets.row_weights(dataset, "advantage", 0.1)
@@ -243,13 +220,12 @@ def test_weights_by_advantage_take_the_first_observation_out(tmp_path: Path) -> 
 
 
 def walks_with_luck(tmp_path: Path, number: int = 30) -> datasets.OfflineDataset:
-    """Trajectories of 4 rows whose returns depend mostly on where they begin."""
+    """Returns depend mostly on where the trajectories of 4 rows begin."""
     generator = np.random.default_rng(5)
     observations = generator.normal(size=(4 * number, 3)).astype(np.float32)
-    rewards = np.repeat(10.0 * observations[::4, 0] + generator.normal(size=number), 4).astype(
-        np.float32
-    )
-    return made(tmp_path, [4] * number, "o" * number, observations=observations, rewards=rewards)
+    rewards = 10.0 * observations[::4, 0] + generator.normal(size=number)
+    changes = {"observations": observations, "rewards": np.repeat(rewards, 4).astype(np.float32)}
+    return made(tmp_path, [4] * number, "o" * number, **changes)
 
 
 def test_weights_of_the_top_are_those_of_the_filter(tmp_path: Path) -> None:
@@ -264,46 +240,43 @@ def test_weights_of_the_top_are_those_of_the_filter(tmp_path: Path) -> None:
 
 
 def test_weights_need_trajectories_that_differ(tmp_path: Path) -> None:
-    single = made(tmp_path, [5], "n")
-    for name in ("return", "advantage", "top"):
-        with pytest.raises(
-            ValueError, match=rf"--weights {name} compares trajectories, and .* is a single one"
-        ):
-            datasets.row_weights(single, name)
     flat = made(tmp_path, [5, 5], "to", rewards=np.ones(10, np.float32))
-    with pytest.raises(ValueError, match=r"all 2 trajectories of .* have one return, 5"):
-        datasets.row_weights(flat, "return")
-    with pytest.raises(
-        ValueError,
-        match=r"fits \d coefficients to the returns of 2 trajectories .*--weights return",
-    ):
-        datasets.row_weights(made(tmp_path, [5, 8], "to"), "advantage")
     pictures = walks_with_luck(tmp_path)
     shown = np.zeros((pictures.num, 3, 3, 1), np.float32)
     odd = pictures.transitions.replace(observation=shown, next_observation=shown)
-    with pytest.raises(ValueError, match=r"are not vectors: --weights return"):
-        datasets.row_weights(dataclasses.replace(pictures, transitions=odd), "advantage")
+    cases = [
+        (made(tmp_path, [5], "n"), name, f"--weights {name} compares trajectories, and .* a single")
+        for name in ("return", "advantage", "top")
+    ]
+    cases += [
+        (flat, "return", "all 2 trajectories of .* have one return, 5"),
+        (
+            made(tmp_path, [5, 8], "to"),
+            "advantage",
+            r"fits \d coefficients .* 2 .*--weights ret",
+        ),
+        (dataclasses.replace(pictures, transitions=odd), "advantage", "not vectors: --weights ret"),
+    ]
+    for dataset, name, message in cases:
+        with pytest.raises(ValueError, match=message):
+            datasets.row_weights(dataset, name)
 
 
 def test_signals_are_joined() -> None:
     def with_cost(scale: float) -> datasets.OfflineDataset:
         made = counting.recorded()
         costs = scale * np.arange(made.num, dtype=np.float32)
-        return dataclasses.replace(
-            made, transitions=made.transitions.replace(extras={"cost": costs})
-        )
+        rows = made.transitions.replace(extras={"cost": costs})
+        return dataclasses.replace(made, transitions=rows)
 
-    both = preprocess.join([with_cost(1.0), with_cost(2.0)], "both")
-    number = both.num // 2
-    np.testing.assert_array_equal(
-        both.transitions.extras["cost"], [*range(number), *range(0, 2 * number, 2)]
-    )
-    marked = preprocess.join([with_cost(1.0), with_cost(2.0)], "both", mark=True)
+    parts = [with_cost(1.0), with_cost(2.0)]
+    number = parts[0].num
+    cost = preprocess.join(parts, "both").transitions.extras["cost"]
+    np.testing.assert_array_equal(cost, [*range(number), *range(0, 2 * number, 2)])
+    marked = preprocess.join(parts, "both", mark=True)
     np.testing.assert_array_equal(marked.transitions.extras["part"], np.repeat([0.0, 1.0], number))
     assert set(marked.signal_sums()) == {"cost"}, "a sum of labels says nothing"
-    thrice = preprocess.join([marked, marked, marked], "thrice", mark=True)
-    np.testing.assert_array_equal(
-        thrice.transitions.extras["part"], np.repeat([0.0, 1.0, 2.0], 2 * number)
-    )
+    part = preprocess.join([marked] * 3, "thrice", mark=True).transitions.extras["part"]
+    np.testing.assert_array_equal(part, np.repeat([0.0, 1.0, 2.0], 2 * number))
     with pytest.raises(ValueError, match=r"their signals are cost \[\] and none"):
-        preprocess.join([with_cost(1.0), counting.recorded()], "both")
+        preprocess.join([parts[0], counting.recorded()], "both")

@@ -1,6 +1,4 @@
-"""An environment with a picture, a number, text, several discrete actions,
-and a mask of allowed ones in `info`.
-"""
+"""Environments with a picture, a number, text, several discrete actions and a mask in `info`."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ BUTTONS = 3
 
 
 class Buttons(gymnasium.Env):
-    """Press the button that the picture shows. The reward is 1 for the right one."""
+    """Press the button that the picture shows, for a reward of 1."""
 
     max_episode_steps = 10
     action_space: Any = spaces.Discrete(BUTTONS)
@@ -28,13 +26,11 @@ class Buttons(gymnasium.Env):
         self.shown = 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Show a button."""
         super().reset(seed=seed)
         self.shown = int(self.np_random.integers(BUTTONS))
         return self._observe(), self._info()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Press a button; the next one is shown."""
         assert self.action_space.contains(action), action
         reward = self._reward(action)
         self.shown = int(self.np_random.integers(BUTTONS))
@@ -57,7 +53,7 @@ class Masked(Buttons):
 
     def __init__(self) -> None:
         super().__init__()
-        self.observation_space: Any = spaces.Box(0, 255, (8, 8, 3), np.uint8)
+        self.observation_space = spaces.Box(0, 255, (8, 8, 3), np.uint8)
 
     def _observe(self) -> Any:
         return super()._observe()["image"]
@@ -73,10 +69,7 @@ class Masked(Buttons):
 
 
 class Several(Buttons):
-    """Two actions at once: a button that counts from 5, and two switches.
-
-    The first switch pays 1 as well.
-    """
+    """A button that counts from 5, and two switches, of which the first one pays 1 as well."""
 
     action_space: Any = spaces.Tuple((spaces.Discrete(BUTTONS, start=5), spaces.MultiBinary(2)))
 
@@ -85,21 +78,17 @@ class Several(Buttons):
 
 
 class Aimed(gymnasium.Env):
-    """Choose the button that is shown, and hit the number that is shown:
-    1 for the button, less the distance.
-    """
+    """1 for pressing the button that is shown, less the distance to the number that is shown."""
 
     max_episode_steps = 10
     observation_space: Any = spaces.Box(-1, 1, (BUTTONS + 1,))
     action_space: Any = spaces.Tuple((spaces.Discrete(BUTTONS, start=5), spaces.Box(0, 4, (1,))))
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Show a button and a number."""
         super().reset(seed=seed)
         return self._observe(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Press it, and show the next ones."""
         assert self.action_space.contains(action), action
         reward = float(action[0] == 5 + self.shown) - abs(float(action[1][0]) / 2 - 1 - self.number)
         return self._observe(), reward, False, False, {}

@@ -1,7 +1,6 @@
-"""A fixture for the tests of Gymnasium's environments."""
+"""A fixture for Gymnasium's environments."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import gymnasium
 import pytest
@@ -11,9 +10,9 @@ from tests.envs.host.walk import Walk
 
 @pytest.fixture
 def walk_is_registered() -> Iterator[None]:
-    """Registers "Walk-v0", and restores Gymnasium's registry after the test."""
+    """Restores Gymnasium's registry after the test."""
     before = dict(gymnasium.registry)
-    register: Any = gymnasium.register
+    register = gymnasium.register
     register("Walk-v0", Walk, max_episode_steps=12)
     yield
     gymnasium.registry.clear()

@@ -1,18 +1,17 @@
-"""Atari games: pictures, lives and games, compared with a console that the test steps itself."""
+"""Atari games, compared with a console that the test steps itself."""
 
 from __future__ import annotations
 
 import importlib
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 
-from rljax import cli, envs
+from rljax import envs
 from rljax.envs.host import atari
 
 
@@ -23,7 +22,7 @@ def actions(number: int, size: int, seed: int = 0) -> np.ndarray:
 def console(seed: int) -> Any:
     """Breakout without preprocessing."""
     importlib.import_module("ale_py")
-    made: Any = gymnasium.make(
+    made = gymnasium.make(
         "ALE/Breakout-v5", frameskip=1, repeat_action_probability=0.0, obs_type="grayscale"
     )
     made.reset(seed=seed)
@@ -31,7 +30,7 @@ def console(seed: int) -> Any:
 
 
 def averaged(frame: np.ndarray) -> np.ndarray:
-    """A frame [210, 160] resized to 84 x 84, through a finer grid that both sizes divide."""
+    """A frame [210, 160] resized to 84 x 84 through a finer grid."""
     fine = np.repeat(np.repeat(frame.astype(np.float64), 2, axis=0), 21, axis=1)
     return fine.reshape(84, 5, 84, 40).mean(axis=(1, 3))
 
@@ -58,11 +57,12 @@ def test_observations_are_those_of_a_console_driven_by_hand() -> None:
     for _ in range(int(made.unwrapped.np_random.integers(1, 31))):
         made.step(0)
     pictures = []
-    for action in (1, 2, *played[:, 0]):  # a life begins with FIRE
+    for action in (1, 2, *played[:, 0]):
         frames = [made.step(int(action))[0] for _ in range(4)]
         pictures.append(np.rint(averaged(np.maximum(frames[2], frames[3]))))
         if len(pictures) == 2:  # the first observation shows the present alone
             pictures = [pictures[1]] * 4
+    assert {observation.dtype for observation in ours} == {np.dtype(np.uint8)}
     for time, observation in enumerate(ours):
         theirs = np.stack(pictures[time : time + 4], axis=-1)
         assert np.abs(observation[0] - theirs).max() <= 1, f"at {time}"  # a half rounds either way
@@ -97,13 +97,11 @@ def test_a_life_ends_an_episode_in_training_and_a_game_in_evaluation() -> None:
 
 @pytest.mark.slow
 def test_sticky_games_are_a_console_driven_by_hand_from_its_first_frame() -> None:
-    """The console repeats actions at random, 4 frames are a step, and an episode is a game,
-    with all of its lives.
-    """
+    """4 frames are a step, and an episode is a game with all of its lives."""
     hosted = envs.make_hosted("atari-sticky/Breakout", 1)
     assert (hosted.spec.stack, hosted.spec.max_episode_steps) == (4, 27_000)
     assert envs.evaluated("atari-sticky/Breakout") == "atari-sticky/Breakout"
-    made: Any = gymnasium.make(
+    made = gymnasium.make(
         "ALE/Breakout-v5", frameskip=1, repeat_action_probability=0.25, obs_type="grayscale"
     )
     first, _ = made.reset(seed=3)
@@ -119,7 +117,7 @@ def test_sticky_games_are_a_console_driven_by_hand_from_its_first_frame() -> Non
             different |= bool(np.any(frame != plain.step(int(action))[0]))
             if over:
                 break
-        step: Any = hosted.step(np.array([action]))
+        step = hosted.step(np.array([action]))
         shown = np.maximum(*frames[-2:]) if len(frames) == 4 else frames[-1]
         if not over:
             np.testing.assert_array_equal(step.next_observation[0, :, :, 3], atari.shrunk(shown))
@@ -179,18 +177,3 @@ def test_says_nothing_of_its_own() -> None:
     code = "from rljax import envs; envs.make_hosted('atari/Pong', 1).reset([0])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout + done.stderr == ""
-
-
-@pytest.mark.learn
-def test_a_stream_plays_and_is_evaluated_on_games(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = (
-        "train stream_q --env atari/Breakout --steps 60 --eval-every 60 --eval-episodes 1 "
-        "--quiet --out"
-    )
-    assert cli.main([*command.split(), str(tmp_path / "run")]) in (0, None)
-    assert (
-        "atari-games/Breakout"
-        in (tmp_path / "run" / "config.json").read_text() + capsys.readouterr().out
-    )

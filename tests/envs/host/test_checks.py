@@ -1,4 +1,4 @@
-"""What a user's environment raises or wrongly returns becomes one error that names it."""
+"""What a user's environment wrongly does is one error that names it."""
 
 from __future__ import annotations
 
@@ -95,11 +95,11 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def failed(name: str, prefix: str = "") -> EnvironmentFailed:
-    """The error of two environments called `name` when they are made, reset and stepped."""
+def failed(name: str) -> EnvironmentFailed:
+    """The error of two environments that are made, reset and stepped."""
 
     def play() -> None:
-        hosted = envs.make_hosted(f"{prefix}{name}", 2)
+        hosted = envs.make_hosted(name, 2)
         try:
             hosted.reset([0, 1])
             for _ in range(3):
@@ -107,7 +107,7 @@ def failed(name: str, prefix: str = "") -> EnvironmentFailed:
         finally:
             hosted.close()
 
-    warnings.simplefilter("ignore")  # of Gymnasium's own checks; pytest puts the filters back
+    warnings.simplefilter("ignore")  # of Gymnasium's own checks
     with pytest.raises(EnvironmentFailed) as caught:
         play()
     return caught.value
@@ -118,10 +118,7 @@ def failed(name: str, prefix: str = "") -> EnvironmentFailed:
     [
         (
             "Raises",
-            (
-                "environment 0 of '.*' raised ZeroDivisionError in step 3 of its episode: "
-                "100 % wrong.$"
-            ),
+            "environment 0 of '.*' raised ZeroDivisionError in step 3 of its episode: 100 % wro",
             "in fail",
         ),
         (
@@ -137,25 +134,15 @@ def failed(name: str, prefix: str = "") -> EnvironmentFailed:
         ("Unmade", "'.*' raised FileNotFoundError when it was made: model.xml.$", "in __init__"),
         (
             "OldStep",
-            (
-                "(not enough values|returned 4 values from step).* step returns "
-                ".observation, reward, term"
-            ),
+            "(not enough values|returned 4 values from step).* step returns .observation, reward",
             "",
         ),
         (
             "OldReset",
-            "raised TypeError in reset: .* 'seed'. Gymnasium's reset returns .observation, info.",
+            "raised TypeError in reset: .* 'seed'. Gymnasium's reset returns .obser",
             "",
         ),
-        (
-            "OldObservation",
-            (
-                "environment 0 of '.*' returned one value of type ndarray from reset. "
-                "Gymnasium's reset"
-            ),
-            "",
-        ),
+        ("OldObservation", "returned one value of type ndarray from reset. Gymnasium's reset", ""),
     ],
 )
 def test_what_environments_raise(file: Path, kind: str, message: str, trace: str) -> None:
@@ -167,18 +154,18 @@ def test_what_environments_raise(file: Path, kind: str, message: str, trace: str
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "message"),
+    ("kind", "message", "traced"),
     [
-        ("Raises", "raised ZeroDivisionError in step 3 of its episode: 100 % wrong."),
-        ("Dies", "a process of 'async/"),
+        ("Raises", "raised ZeroDivisionError in step 3 of its episode: 100 % wrong.", True),
+        ("Dies", "a process of 'async/", False),
     ],
 )
 def test_what_environments_raise_in_processes(
-    file: Path, kind: str, message: str, capfd: Any
+    file: Path, kind: str, message: str, traced: bool, capfd: Any
 ) -> None:
-    error = failed(f"{file}:{kind}", "async/")
+    error = failed(f"async/{file}:{kind}")
     assert message in str(error)
-    assert ("in fail" in error.trace) == (kind == "Raises")
+    assert ("in fail" in error.trace) == traced
     assert "Traceback" not in capfd.readouterr().err, "there is one message"
     assert not multiprocessing.active_children()
 
@@ -203,9 +190,8 @@ def test_a_script_without_a_guard_is_one_error(tmp_path: Path) -> None:
 def test_pictures_that_fail(file: Path) -> None:
     hosted = envs.make_hosted(f"{file}:Unpicturable", 1, render_mode="rgb_array")
     hosted.reset([0])
-    with pytest.raises(
-        EnvironmentFailed, match="could not be rendered, with KeyError: 'no camera'"
-    ) as caught:
+    message = "could not be rendered, with KeyError: 'no camera'"
+    with pytest.raises(EnvironmentFailed, match=message) as caught:
         hosted.render()
     assert "in render" in caught.value.trace
 
@@ -215,11 +201,8 @@ def test_pictures_that_fail(file: Path) -> None:
     ("place", "given", "received"),
     [
         (1, np.array([2.5]), 2.5),
-        (1, np.array([[3]]), 3.0),
         (1, np.bool_(True), 1.0),
-        (1, np.float16(0.5), 0.5),
         (1, None, "the reward None, it must be one real number"),
-        (1, "1.5", "the reward '1.5', it must be one real number"),
         (1, 1j, "the reward 1j, it must be one real number"),
         (
             1,
@@ -228,9 +211,6 @@ def test_pictures_that_fail(file: Path) -> None:
         ),
         (1, [1.0], "the reward .1.0., it must be one real number"),
         (2, 1, True),
-        (2, np.bool_(False), False),
-        (2, np.array([1]), True),
-        (2, None, "terminated = None, it must be True or False"),
         (2, "yes", "terminated = 'yes', it must be True or False"),
         (3, 2, "truncated = 2, it must be True or False"),
         (4, None, "(the info None, it must be a dictionary|must be a python dictionary)"),
@@ -241,7 +221,7 @@ def test_pictures_that_fail(file: Path) -> None:
 def test_what_a_step_returns(place: int, given: Any, received: Any) -> None:
     hosted = envs.make_hosted("Walk-v0", 2, disable_env_checker=True)
     hosted.reset([0, 1])
-    walk: Any = hosted.vector_env.envs[1].unwrapped  # type: ignore[attr-defined]
+    walk = hosted.vector_env.envs[1].unwrapped
     assert isinstance(walk, Walk)
     walk.spoil = (place, given)
     if isinstance(received, str):
@@ -252,17 +232,6 @@ def test_what_a_step_returns(place: int, given: Any, received: Any) -> None:
     else:
         step = hosted.step(ZERO)
         assert {1: step.reward, 2: step.terminated}[place][1] == received
-
-
-@pytest.mark.usefixtures("walk_is_registered")
-def test_nan_is_left_to_the_training() -> None:
-    hosted = envs.make_hosted("Walk-v0", 1, disable_env_checker=True)
-    hosted.reset([0])
-    hosted.vector_env.envs[0].unwrapped.spoil = (1, np.nan)  # type: ignore[attr-defined]
-    with pytest.raises(
-        FloatingPointError, match="environment 0 of 'Walk-v0' returned the reward nan"
-    ):
-        hosted.step(np.zeros((1, 2), np.float32))
 
 
 def test_a_module_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,11 +254,6 @@ def test_a_module_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(EnvironmentFailed, match="raised ZeroDivisionError") as failed:
         envs.make_hosted("importing_module:Name-v0", 1)
     assert failed.value.trace.splitlines()[1].endswith('importing_module.py", line 1, in <module>')
-    with pytest.raises(
-        EnvironmentFailed,
-        match=r"broken_module\.py:Name' raised ZeroDivisionError when its file was",
-    ):
-        envs.make_hosted(f"{tmp_path}/broken_module.py:Name", 1)
 
 
 def test_the_length_of_an_episode_survives_a_restore(file: Path) -> None:
@@ -297,71 +261,69 @@ def test_the_length_of_an_episode_survives_a_restore(file: Path) -> None:
     hosted.reset([0])
     hosted.step(ZERO[:1])
     hosted.step(ZERO[:1])
-    saved = hosted.save()
-    again = envs.make_hosted(f"{file}:Raises", 1)
+    saved = hosted.save() or b""
     with pytest.raises(ValueError, match=r"the saved state is of 1 x .*Odd"):
-        again.restore(saved or b"")
-    third: Any = envs.make_hosted(f"{file}:Odd", 1)
+        envs.make_hosted(f"{file}:Raises", 1).restore(saved)
+    third = envs.make_hosted(f"{file}:Odd", 1)
     third.restore(saved)
-    assert third.vector_env.envs[0].unwrapped.steps == 2
-    third.vector_env.envs[0].unwrapped.fail = lambda number: 1 / 0
-    with pytest.raises(
-        EnvironmentFailed, match="raised ZeroDivisionError in step 3 of its episode"
-    ):
+    environment = third.vector_env.envs[0].unwrapped
+    assert environment.steps == 2
+    environment.fail = lambda number: 1 / 0
+    message = "raised ZeroDivisionError in step 3 of its episode"
+    with pytest.raises(EnvironmentFailed, match=message):
         third.step(ZERO[:1])
     assert issubclass(EnvironmentFailed, ValueError), "the command line ends with 2"
-    assert gymnasium.Env in type(third.vector_env.envs[0].unwrapped).__mro__
 
 
 class Choosing(gymnasium.Env):
-    """Two choices, of 2 and of 4. `masks` are of the reset and of each step; None is without."""
+    """`masks` are of the reset and of each step; None is without."""
 
-    observation_space: Any = spaces.Box(-1, 1, (1,))
+    observation_space: Any = ONE
     action_space: Any = spaces.MultiDiscrete([2, 4])
 
     def __init__(self, masks: list[Any], last: int = 9) -> None:
         self.masks, self.last, self.steps = masks, last, 0
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed=None, options=None):
         self.steps = 0
-        return self._observed(), self._info()
+        return self.observed(), self.info()
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action):
         self.steps += 1
-        return self._observed(), 0.0, self.steps == self.last, False, self._info()
+        return self.observed(), 0.0, self.steps == self.last, False, self.info()
 
-    def _observed(self) -> Any:
+    def observed(self):
         return np.zeros(1, np.float32)
 
-    def _info(self) -> dict[str, Any]:
-        mask = self.masks[min(self.steps, len(self.masks) - 1)]
-        return {} if mask is None else {"action_mask": mask}
+    def mask(self):
+        return self.masks[min(self.steps, len(self.masks) - 1)]
+
+    def info(self):
+        return {} if self.mask() is None else {"action_mask": self.mask()}
 
 
 class WithMethod(Choosing):
-    def _info(self) -> dict[str, Any]:
+    def info(self):
         return {}
 
-    def action_masks(self) -> Any:
-        return self.masks[min(self.steps, len(self.masks) - 1)]
+    def action_masks(self):
+        return self.mask()
 
 
 class WithPicture(Choosing):
-    observation_space: Any = spaces.Dict(
-        camera=spaces.Box(0, 255, (8, 8, 3), np.uint8), joint=spaces.Box(-1, 1, (1,))
-    )
+    observation_space: Any = spaces.Dict(camera=spaces.Box(0, 255, (8, 8, 3), np.uint8), joint=ONE)
 
-    def _observed(self) -> Any:
+    def observed(self):
         return {"camera": np.zeros((8, 8, 3), np.uint8), "joint": np.zeros(1, np.float32)}
 
 
 class WithPart(Choosing):
     observation_space: Any = spaces.Dict(action_mask=spaces.MultiBinary(6), joint=ONE)
 
-    def _observed(self) -> Any:
-        return {"action_mask": np.array(self.masks[self.steps]), "joint": np.zeros(1, np.float32)}
+    def observed(self):
+        return {"action_mask": np.array(self.mask()), "joint": np.zeros(1, np.float32)}
 
-    def _info(self) -> dict[str, Any]:
+    def info(self):
         return {}
 
 
@@ -403,15 +365,10 @@ def test_masks_are_read_wherever_they_are(kind: Any, mask: Any) -> None:
 def test_masks_are_never_dropped_in_silence(environment: Any, message: str) -> None:
     hosted = serial(environment)
     hosted.reset([0])
-
-    def play() -> None:
+    message = f"environment 0 of 'Choosing' returned .*{message}"
+    with pytest.raises(EnvironmentFailed, match=message):  # noqa: PT012
         for _ in range(3):
             hosted.step(np.zeros((1, 2), np.int32))
-
-    with pytest.raises(
-        EnvironmentFailed, match=f"environment 0 of 'Choosing' returned .*{message}"
-    ):
-        play()
 
 
 @pytest.mark.parametrize("masks", [[MASK, NOTHING], [MASK, None]], ids=["nothing", "missing"])

@@ -1,4 +1,4 @@
-"""Atari games by EnvPool: pictures in stacks whose older frames are those of the steps before."""
+"""EnvPool's Atari games."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_games_show_stacks_of_pictures() -> None:
 
 
 def test_lives_are_episodes_of_one_game(monkeypatch: pytest.MonkeyPatch) -> None:
-    """EnvPool counts the lives itself: an episode begins with those that the last one left."""
+    """An episode begins with the lives that the last one left."""
     games = envs.make_hosted("envpool-lives/Breakout-v5", 2)
     step, counts = games.vector_env.step, np.zeros(2)
 
@@ -67,9 +67,7 @@ def test_lives_are_of_atari_games_and_evaluations_play_whole_games() -> None:
 
 
 def test_numbers_in_info_become_signals() -> None:
-    """A pool of EnvPool's own, made with the same seeds, gives the same numbers;
-    episodes sum them.
-    """
+    """As a pool of EnvPool's own with the same seeds gives them; episodes sum them."""
     import envpool
 
     hosted = envs.make_hosted("signals-x_velocity,reward_ctrl/envpool/HalfCheetah-v4", 2)

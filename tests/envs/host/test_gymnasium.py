@@ -34,11 +34,8 @@ pytestmark = pytest.mark.usefixtures("walk_is_registered")
             "Note-v0",
             r"Where your own code registers it, name its module \(my_module:Note-v0\)",
         ),
-        ("hopper-v5", "no environment 'hopper-v5' in Gymnasium. Nearest: 'Hopper-v5'"),
         ("Hopper-v77", "no environment 'Hopper-v77' in Gymnasium. Nearest: 'Hopper-v"),
         ("", "no environment '' in Gymnasium. All of them"),
-        ("not a name", "no environment 'not a name' in Gymnasium"),
-        ("none/Such-v0", "no environment 'none/Such-v0' in Gymnasium"),
         ("math:Wlk-v0", "no environment 'Wlk-v0' in Gymnasium with 'math'. Nearest: 'Walk-v0'"),
         (
             "no_such_module:Walk-v0",
@@ -52,7 +49,7 @@ pytestmark = pytest.mark.usefixtures("walk_is_registered")
 )
 def test_unknown_names(name, message):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of Gymnasium, that v3 is old
+        warnings.simplefilter("ignore", DeprecationWarning)
         with pytest.raises(ValueError, match=message):
             make_hosted(name, 1)
 
@@ -90,7 +87,7 @@ def test_hosted_names():
 
 def test_models_are_made_in_silence(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    make_hosted("HalfCheetah-v5", 2)  # its model file has a setting that MuJoCo 4 warns of
+    make_hosted("HalfCheetah-v5", 2)
     assert list(tmp_path.iterdir()) == []
     assert capfd.readouterr() == ("", "")
     assert mujoco.get_mju_user_warning() is None
@@ -129,7 +126,7 @@ def test_missing_packages(monkeypatch):
 
 
 def test_arguments_in_the_name_reach_the_environment():
-    hosted: Any = make_hosted(
+    hosted = make_hosted(
         'Hopper-v5?{"reset_noise_scale": 0.0, "max_episode_steps": 7}', 2, max_episode_steps=9
     )
     assert hosted.spec.max_episode_steps == 7, "the name comes first"

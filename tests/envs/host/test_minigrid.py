@@ -41,13 +41,3 @@ def test_steps_are_those_of_the_package() -> None:
     assert step.episode_return[0] == pytest.approx(1 - 0.9 * 5 / 100)
     np.testing.assert_array_equal(seen["image"][0], environments.reset([3, 4])["image"][0])
     environments.close()
-
-
-@pytest.mark.filterwarnings("ignore:.*observes a Dict")
-def test_the_time_limit_truncates() -> None:
-    environments = envs.make_hosted(NAME, 1)
-    environments.reset([0])
-    ends = [environments.step(np.array([RIGHT])) for _ in range(100)]
-    assert [bool(step.truncated[0]) for step in ends] == [False] * 99 + [True]
-    assert not any(step.terminated[0] for step in ends)
-    environments.close()

@@ -1,12 +1,9 @@
-"""OGBench's environments score policies as OGBench does:
-by the success of an episode's last step.
-"""
+"""OGBench scores by the success of an episode's last step."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
@@ -34,17 +31,14 @@ assert picture.std() > 5
 
 
 def played(hosted: Hosted, seeds: list[int], steps: int) -> list[tuple[np.ndarray, ...]]:
-    """What environments 0 and 1 return for the same actions.
-
-    All other environments get other actions.
-    """
+    """What environments 0 and 1 return; all others get other actions."""
     rng = np.random.default_rng(0)
     rows = [(hosted.reset(seeds)[:2],)]
     for index in range(steps):
         action = rng.uniform(-1, 1, (2, 5)).astype(np.float32)
-        action[:, 2] -= float(index % 40 > 20)  # down to the table
+        action[:, 2] -= float(index % 40 > 20)
         others = -action[np.zeros(hosted.num_envs - 2, np.int64)]
-        step: Any = hosted.step(np.concatenate([action, others]))
+        step = hosted.step(np.concatenate([action, others]))
         rows.append(
             (step.observation[:2], step.next_observation[:2], step.reward[:2], step.truncated[:2])
         )

@@ -1,4 +1,4 @@
-"""Spaces as agents see them: observations in, actions out, and what is refused."""
+"""Spaces as agents see them."""
 
 from __future__ import annotations
 
@@ -75,17 +75,13 @@ def test_spaces_are_kept_as_json(space: spaces.Space) -> None:
     ("shape", "dtype", "seen", "note"),
     [
         ((3, 84, 60), np.uint8, (84, 60, 3), "channels first"),
-        ((1, 84, 84), np.uint8, (84, 84, 1), "channels first"),
-        ((12, 84, 84), np.uint8, (84, 84, 12), "channels first"),
         ((4, 10, 10), np.uint8, (10, 10, 4), "channels first"),
         ((3, 84, 84), np.float32, (84, 84, 3), "channels first"),
         ((84, 84, 4), np.uint8, (84, 84, 4), None),
-        ((84, 60, 3), np.float32, (84, 60, 3), None),
         ((8, 6, 3), np.uint8, (8, 6, 3), None),
         ((8, 8, 8), np.uint8, (8, 8, 8), "do not show where the channels are"),
         ((6, 10, 10), np.uint8, (6, 10, 10), "read as height 6, width 10, 10 channels"),
         ((2, 5, 5), np.float32, (50,), "flattened to 50 numbers"),
-        ((20, 20, 20), np.float32, (8000,), "flattened"),
     ],
 )
 def test_pictures_have_their_channels_last(
@@ -151,15 +147,13 @@ def test_actions_are_the_environments_own(space: spaces.Space, given: Any, own: 
             TypeError,
             "'Odd-v0' observes Discrete.* more than 100,000",
         ),
-        (spaces.Text(5), ACTION, ValueError, "'Odd-v0' observes Text.* holds no number"),
         (
             spaces.Box(0, 255, (4, 16, 16, 3), np.uint8),
             ACTION,
             TypeError,
             r"'Odd-v0' observes Box.*: pictures in \(4, 16, 16, 3\).* side by side in their chann",
         ),
-        (spaces.Graph(VECTOR, VECTOR), ACTION, TypeError, "'Odd-v0' observes Graph"),
-        (spaces.OneOf([VECTOR, VECTOR]), ACTION, TypeError, "'Odd-v0' observes OneOf"),
+        (spaces.Sequence(VECTOR), ACTION, TypeError, "observes Seq.* a vector of fixed size"),
         (VECTOR, spaces.Box(-1, 1, (0,)), ValueError, "'Odd-v0' acts in Box.* nothing to choose"),
         (
             VECTOR,
@@ -171,11 +165,11 @@ def test_actions_are_the_environments_own(space: spaces.Space, given: Any, own: 
             VECTOR,
             spaces.Box(-3e38, 3e38, (2,)),
             ValueError,
-            "'Odd-v0' acts within .*agents need finite bounds",
+            "'Odd-v0' acts within .*agents need finite bounds.*RescaleAction or ClipAction",
         ),
         (VECTOR, spaces.Text(3), TypeError, "'Odd-v0' acts in Text"),
+        (VECTOR, spaces.Box(0, 3, (2,), np.int32), TypeError, "'Odd-v0' acts in Box.*int32"),
         (VECTOR, spaces.Dict(a=ACTION, b=spaces.Text(2)), TypeError, "'Odd-v0' acts in Dict"),
-        (VECTOR, spaces.Tuple([spaces.Text(3)]), TypeError, "'Odd-v0' acts in Tuple"),
         (VECTOR, spaces.MultiDiscrete([1, 1]), ValueError, "nothing to choose"),
         (
             VECTOR,
@@ -207,7 +201,6 @@ def test_bounds_that_were_spoilt(low: float, high: float) -> None:
             r"an observation of shape \(4,\), its observation_space promises \(3,\)",
         ),
         (VECTOR, None, "no real numbers .None."),
-        (VECTOR, ["a", "b", "c"], "no real numbers"),
         (VECTOR, np.zeros(3, complex), "no real numbers .dtype complex128."),
         (VECTOR, [[1.0], [1.0, 2.0], [3.0]], "no real numbers"),
         (

@@ -1,6 +1,4 @@
-"""A random walk as one of Gymnasium's environments,
-with helpers that step and compare batches of it.
-"""
+"""A random walk, and batches of it."""
 
 from __future__ import annotations
 
@@ -27,10 +25,7 @@ BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
 
 class Walk(gymnasium.Env):
-    """A random walk of two numbers.
-
-    Its episodes end at random, and then report success or failure.
-    """
+    """Its episodes end at random, with success or failure."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 7}  # noqa: RUF012
 
@@ -40,7 +35,7 @@ class Walk(gymnasium.Env):
         self.observation_space = observation_space or spaces.Box(-np.inf, np.inf, (2,), np.float64)
         self.action_space, self.render_mode = action_space, render_mode
         self.actions: list[Any] = []
-        self.spoil: Any = None  # (the index of a result of step, its replacement)
+        self.spoil = None  # (the index of a result of step, its replacement)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -71,7 +66,7 @@ class Walk(gymnasium.Env):
 
 
 class Batch(gymnasium.vector.VectorEnv):
-    """Walks as a user's own vector environment, with the least that the interface asks for."""
+    """A user's own vector environment, with the least that the interface asks for."""
 
     def __init__(
         self, mode: AutoresetMode | None, behaviour: AutoresetMode, honours_mask: bool = True
@@ -102,8 +97,7 @@ def hosted_walk(number: int = 1, **kwargs: Any) -> Hosted:
 
 
 def inner(hosted: Hosted) -> list[Any]:
-    """The environments themselves."""
-    vector: Any = hosted.vector_env
+    vector = hosted.vector_env
     return [env.unwrapped for env in vector.envs]
 
 
@@ -116,7 +110,7 @@ def actions_for(hosted: Hosted, steps: int) -> np.ndarray:
 
 
 def roll(hosted: Hosted, actions: np.ndarray) -> dict[str, np.ndarray]:
-    """Steps stacked over time [T, N, ...], and `success` after each step."""
+    """Steps stacked over time [T, N, ...], and `success`."""
     steps = [(hosted.step(action), hosted.success.copy()) for action in actions]
     record = {name: np.stack([getattr(step, name) for step, _ in steps]) for name in FIELDS}
     return record | {"success": np.stack([success for _, success in steps])}

@@ -1,7 +1,6 @@
 """The adapter of gymnax, for both 0.0.9 and 1.0."""
 
 import types
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,75 +9,29 @@ import pytest
 
 from rljax import envs
 from rljax.envs.simulators import gymnax as adapter
+from tests.envs.test_conformance import assert_conforms, rolled
 
 gymnax = pytest.importorskip("gymnax")
 
 
-def roll(name, action, steps, number=2):
-    environment = envs.make(name)
-    keys = jax.random.split(jax.random.key(0), number)
-    spec = environment.spec
-
-    def run():
-        def body(state, time):
-            key = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, time)
-            chosen = jnp.full((number, *spec.action_shape), action, spec.action_dtype)
-            step, state = environment.step(key, state, chosen)
-            return state, step
-
-        return jax.lax.scan(body, environment.reset(keys)[1], jnp.arange(steps))[1]
-
-    return jax.jit(run)()
-
-
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize(
     ("name", "shape", "size", "discrete", "limit"),
     [
-        ("gymnax/CartPole-v1", (4,), 2, True, 500),
-        ("gymnax/Pendulum-v1", (3,), 1, False, 200),
-        ("gymnax/Catch-bsuite", (10, 5), 3, True, 1000),
         ("gymnax/FourRooms-misc", (4,), 4, True, 500),  # observes integers
+        ("gymnax/Catch-bsuite", (10, 5), 3, True, 1000),
         ("gymnax/PointRobot-misc", (6,), 2, False, 100),
     ],
 )
 def test_spec_and_dtypes(name, shape, size, discrete, limit):
-    environment = envs.make(name)
-    spec = environment.spec
+    spec = envs.make(name).spec
     assert (spec.name, spec.observation_shape, spec.action_size) == (name, shape, size)
     assert (spec.discrete, spec.max_episode_steps) == (discrete, limit)
-    keys = jax.random.split(jax.random.key(0), 2)
-    observation, state = jax.eval_shape(environment.reset, keys)
-    action = jnp.zeros((2, *spec.action_shape), spec.action_dtype)
-    step, after = jax.eval_shape(environment.step, keys, state, action)
-    assert observation.shape == step.observation.shape == step.next_observation.shape == (2, *shape)
-    assert step.observation.dtype == step.reward.dtype == jnp.float32
-    assert step.terminated.dtype == step.truncated.dtype == jnp.bool_
-    assert step.reward.shape == (2,)
-    assert jax.tree.all(
-        jax.tree.map(lambda a, b: (a.shape, a.dtype) == (b.shape, b.dtype), state, after)
-    )
-
-
-def test_the_time_limit_truncates_and_does_not_terminate():
-    step = roll("gymnax/MountainCar-v0", 1, 401)  # never reaches the top without pushing
-    assert not step.terminated.any()
-    np.testing.assert_array_equal(np.flatnonzero(step.truncated[:, 0]), [199, 399])
-    assert not np.array_equal(step.next_observation[199], step.observation[199])
-    np.testing.assert_array_equal(step.observation[199, :, 1], 0)  # a new episode begins at rest
-
-
-def test_the_environments_own_end_terminates():
-    step = roll("gymnax/CartPole-v1", 1, 60)
-    first = int(np.flatnonzero(step.terminated[:, 0])[0])
-    assert not step.truncated.any()
-    # radians: the pole has fallen
-    assert abs(float(step.next_observation[first, 0, 2])) > 12 * 2 * np.pi / 360
-    assert abs(float(step.observation[first, 0, 2])) <= 0.05  # and stands again
-    np.testing.assert_allclose(step.episode_return[first, 0], first + 1)
+    assert_conforms(spec, rolled(name, (3, 7), 5))
 
 
 def test_without_auto_reset_the_two_ends_are_told_apart():
-    environment: Any = adapter.make("gymnax/MountainCar-v0")
+    environment = adapter.make("gymnax/MountainCar-v0")
     _, state = environment.reset(jax.random.key(0), environment.params)
     state = state.replace(time=199)
     *_, terminated, truncated, _ = environment.step(
@@ -96,7 +49,7 @@ def test_without_auto_reset_the_two_ends_are_told_apart():
 
 @pytest.mark.parametrize(("action", "torque"), [(-1.0, -2.0), (0.25, 0.5), (1.0, 2.0)])
 def test_actions_are_rescaled_to_the_bounds(action, torque):
-    environment: Any = adapter.make("gymnax/Pendulum-v1")
+    environment = adapter.make("gymnax/Pendulum-v1")
     key, params = jax.random.key(0), environment.params
     _, state = environment.reset(key, params)
     observation, _, reward, *_ = environment.step(key, state, jnp.array([action]), params)
@@ -112,8 +65,6 @@ def box(**attributes):
 
 
 class Odd:
-    """A stand-in for an environment of gymnax with unusual spaces."""
-
     observation, actions, observations = jnp.zeros(2), box(n=2), box(shape=(2,))
 
     def reset_env(self, key, params):

@@ -1,9 +1,6 @@
-"""The analytic tasks follow the protocol and have the known values;
-the pendulum moves as Gymnasium's.
-"""
+"""The known values of the analytic tasks; the pendulum is Gymnasium's."""
 
 import itertools
-from typing import Any
 
 import gymnasium
 import jax
@@ -13,6 +10,7 @@ import pytest
 
 from rljax import envs
 from rljax.envs.tasks import analytic
+from tests.envs.test_conformance import assert_conforms, rolled
 
 NAMES = list(analytic.ENVIRONMENTS)
 PROBES = [name for name in NAMES if name not in ("rljax/Pendulum", "rljax/RandomWalk")]
@@ -25,82 +23,9 @@ GRIDS = [
 DISCOUNT = 0.9
 
 
-def bounds_and_random_actions(spec, number=8):
-    """Actions [number + 2, ...]: both bounds, then random ones."""
-    key = jax.random.key(7)
-    if spec.discrete:
-        drawn = jax.random.randint(key, (number,), 0, spec.action_size)
-        return jnp.concatenate([jnp.array([0, spec.action_size - 1]), drawn]).astype(jnp.int32)
-    drawn = jax.random.uniform(key, (number, spec.action_size), minval=-1, maxval=1)
-    return jnp.concatenate([jnp.array([[-1.0], [1.0]]) * jnp.ones((2, spec.action_size)), drawn])
-
-
-def check_environment(environment: Any) -> None:
-    """What every environment inside the program has to do.
-
-    None of ours truncates episodes by itself.
-    """
-    spec, params = environment.spec, environment.params
-    actions = bounds_and_random_actions(spec)
-    assert actions.dtype == spec.action_dtype
-    assert actions.shape[1:] == spec.action_shape
-
-    @jax.jit
-    def play(key):
-        observation, state = environment.reset(key, params)
-
-        def body(state, action):
-            observation, state, reward, terminated, truncated, _ = environment.step(
-                key, state, action, params
-            )
-            return state, (observation, reward, terminated, truncated)
-
-        # A scan demands that the state keeps its structure, shapes and dtypes.
-        return observation, *jax.lax.scan(body, state, actions)[1]
-
-    played = play(jax.random.key(3))
-    jax.tree.map(np.testing.assert_array_equal, played, play(jax.random.key(3)))
-    first, observation, reward, terminated, truncated = played
-    steps = len(actions)
-    assert first.shape == spec.observation_shape
-    assert observation.shape == (steps, *spec.observation_shape)
-    assert reward.shape == terminated.shape == truncated.shape == (steps,)
-    assert first.dtype == observation.dtype == reward.dtype == jnp.float32
-    assert terminated.dtype == truncated.dtype == jnp.bool_
-    assert np.isfinite(first).all()
-    assert np.isfinite(observation).all()
-    assert np.isfinite(reward).all()
-    assert not truncated.any()  # the time limit is kept by AutoReset
-
-
 @pytest.mark.parametrize("name", [*NAMES, *GRIDS])
 def test_conformance(name):
-    environment = envs.make(name)
-    assert environment.spec.name == name
-    check_environment(environment.environment)
-
-
-@pytest.mark.slow_after(2)
-@pytest.mark.parametrize("name", ["rljax/Endless", "rljax/Finite", "rljax/Pendulum"])
-def test_truncated_at_the_limit_only(name):
-    environment = envs.make(name)
-    limit, number = environment.spec.max_episode_steps, 3
-    keys = jax.random.split(jax.random.key(0), number)
-
-    def body(state, key):
-        step, state = environment.step(jax.random.split(key, number), state, jnp.zeros((number, 1)))
-        return state, step
-
-    _, step = jax.lax.scan(
-        body, environment.reset(keys)[1], jax.random.split(jax.random.key(1), 205)
-    )
-    if limit is None:
-        assert not step.truncated.any()
-        assert step.terminated.any()
-    else:
-        np.testing.assert_array_equal(step.truncated, step.episode_length == limit)
-        assert step.truncated.any()
-        assert not step.terminated.any()
+    assert_conforms(envs.make(name).spec, rolled(name, (3, 7), 10))
 
 
 def test_only_endless_tasks_have_a_limit():
@@ -116,7 +41,7 @@ def first_observations(environment):
 
 @pytest.mark.parametrize("name", PROBES)
 def test_values_satisfy_the_bellman_equation(name):
-    environment: Any = envs.make(name).environment
+    environment = envs.make(name).environment
     for seed in range(2):  # the second begins with another sign
         observation, state = environment.reset(jax.random.key(seed), None)
         for _ in range(5):
@@ -134,7 +59,7 @@ def test_values_satisfy_the_bellman_equation(name):
 
 
 def test_values_of_the_random_walk_are_the_mean_of_its_neighbours():
-    walk: Any = envs.make("rljax/RandomWalk").environment
+    walk = envs.make("rljax/RandomWalk").environment
     for state in range(5):
         sides = []
         for action in (0, 1):
@@ -150,10 +75,9 @@ def test_values_of_the_random_walk_are_the_mean_of_its_neighbours():
 
 @pytest.mark.parametrize("name", ["Action", "Both", "Follow", "Memory"])
 def test_no_sequence_of_actions_beats_the_value(name):
-    environment: Any = envs.make(f"rljax/{name}-discrete").environment
-    sequences = jnp.array(
-        list(itertools.product(range(len(analytic.GRID)), repeat=environment.steps))
-    )
+    environment = envs.make(f"rljax/{name}-discrete").environment
+    choices = range(len(analytic.GRID))
+    sequences = jnp.array(list(itertools.product(choices, repeat=environment.steps)))
 
     def discounted(key, sequence):
         _, state = environment.reset(key, None)
@@ -164,52 +88,10 @@ def test_no_sequence_of_actions_beats_the_value(name):
         return total
 
     keys = jax.random.split(jax.random.key(0), 8)
-    returns = jax.jit(jax.vmap(jax.vmap(discounted, in_axes=(None, 0)), in_axes=(0, None)))(
-        keys, sequences
-    )
+    of_all = jax.vmap(discounted, in_axes=(None, 0))
+    returns = jax.jit(jax.vmap(of_all, in_axes=(0, None)))(keys, sequences)
     first = jax.vmap(lambda key: environment.reset(key, None)[0])(keys)
     np.testing.assert_allclose(returns.max(axis=1), environment.value(first, DISCOUNT), atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("name", "observation", "value"),
-    [  # by hand, discount 0.9
-        ("rljax/Constant", [0.0], 1.0),
-        ("rljax/Delay", [0.0], 0.9),
-        ("rljax/Delay", [1.0], 1.0),
-        ("rljax/Endless", [0.0], 10.0),
-        ("rljax/Finite", [0.0], 1 + 0.9 + 0.81 + 0.729 + 0.6561),
-        ("rljax/Finite", [0.8], 1.0),
-        ("rljax/Observation", [-1.0], -1.0),
-        ("rljax/Action", [0.0], 0.0),
-        ("rljax/Both", [-1.0], 1.0),
-        ("rljax/Follow", [1.0], 0.0),
-        ("rljax/Memory", [0.0, 0.0], 0.9),
-        ("rljax/Memory", [1.0, 1.0], 0.75),
-    ],
-)
-def test_values_by_hand(name, observation, value):
-    environment: Any = envs.make(name).environment
-    np.testing.assert_allclose(environment.value(np.array(observation), 0.9), value, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("name", "observation", "continuous", "discrete"),
-    [
-        ("rljax/Action", [0.0], 0.5, 3),
-        ("rljax/Both", [-1.0], -1.0, 0),
-        ("rljax/Both", [1.0], 1.0, 4),
-        ("rljax/Follow", [-1.0], -0.5, 1),
-        ("rljax/Follow", [1.0], 0.5, 3),
-        ("rljax/Memory", [0.0, 0.0], 0.5, 3),
-    ],
-)
-def test_optimal_actions_by_hand(name, observation, continuous, discrete):
-    observation = np.array([observation, observation])  # batched
-    plain: Any = envs.make(name).environment
-    twin: Any = envs.make(f"{name}-discrete").environment
-    np.testing.assert_allclose(plain.optimal_action(observation), [[continuous]] * 2)
-    np.testing.assert_array_equal(twin.optimal_action(observation), [discrete] * 2)
 
 
 @pytest.mark.parametrize("name", ["rljax/Observation", "rljax/Both", "rljax/Follow"])
@@ -230,7 +112,7 @@ def test_discrete_twin_is_the_continuous_one_on_the_grid():
 
 
 def test_pendulum_moves_as_gymnasiums():
-    theirs: Any = gymnasium.make("Pendulum-v1").unwrapped
+    theirs = gymnasium.make("Pendulum-v1").unwrapped
     theirs.reset(seed=0)
     ours = envs.make("rljax/Pendulum").environment
     key = jax.random.key(5)
@@ -251,7 +133,7 @@ def test_pendulum_moves_as_gymnasiums():
 
 
 def test_pendulum_wraps_the_angle_and_limits_the_velocity_as_gymnasiums():
-    theirs: Any = gymnasium.make("Pendulum-v1").unwrapped
+    theirs = gymnasium.make("Pendulum-v1").unwrapped
     theirs.reset(seed=0)
     ours = envs.make("rljax/Pendulum").environment
     for angle, velocity in [(7.0, 7.99), (-4.0, -7.99), (3.2, 0.0), (-9.5, 3.0)]:

@@ -21,7 +21,6 @@ NUMBER = 3_000
 
 @jax.jit
 def stepped(place: Any, time: Any, action: Any) -> Any:
-    """One step of many locks."""
     keys = jax.random.split(jax.random.key(0), len(place))
     return jax.vmap(LOCK.step)(keys, LockState(place, time), action)
 
@@ -75,9 +74,7 @@ def test_observations_hold_place_and_time_under_noise(horizon: int) -> None:
 
 @pytest.mark.parametrize("lock", [LOCK, NUMBERS], ids=["discrete", "numbers"])
 def test_values_are_those_of_the_best_plan(lock: CombinationLock) -> None:
-    """Against all plans of when to be right with the largest possible probability,
-    and when to take the decoy.
-    """
+    """Of all plans of when to be right, and when to take the decoy."""
     sure = 1.0 if lock.spec.discrete else np.exp(10.0) / (np.exp(10.0) + 9.0)
     for discount, first in itertools.product((1.0, 0.9), (0, 2, 5)):
         best = 0.0
@@ -94,9 +91,7 @@ def test_values_are_those_of_the_best_plan(lock: CombinationLock) -> None:
 
 @pytest.mark.slow
 def test_those_who_know_reach_the_optimum() -> None:
-    """And actions of numbers are drawn from their softmax:
-    all are, but one in 2,446, the largest.
-    """
+    """Actions of numbers are drawn from their softmax: one in 2,446 is not the largest."""
     shown = jax.jit(NUMBERS.demonstrations, static_argnums=1)
     rows = shown(jax.random.key(0), 4_000, 0.0)
     assert rows.reward.sum() / 4_000 == pytest.approx(NUMBERS.optimum, abs=3e-3)
@@ -104,7 +99,7 @@ def test_those_who_know_reach_the_optimum() -> None:
     np.testing.assert_array_equal(
         np.asarray(rows.terminated).reshape(-1, 6), [[False] * 5 + [True]] * 4_000
     )
-    rows = shown(jax.random.key(0), 4_000, 1 / 6)  # one action in 6 is uniform, and seldom right
+    rows = shown(jax.random.key(0), 4_000, 1 / 6)
     assert 0.2 < (rows.reward == 1).sum() / 4_000 < 0.6
     uniform = ~(np.abs(np.asarray(rows.action)) == 1).all(axis=-1)
     assert uniform.mean() == pytest.approx(1 / 6, abs=0.01)

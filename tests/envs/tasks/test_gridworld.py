@@ -1,4 +1,4 @@
-"""What tasks on a grid share: pictures, text, and random sets of cells."""
+"""What tasks on a grid share."""
 
 import jax
 import jax.numpy as jnp
@@ -14,29 +14,26 @@ def test_the_lowest_are_those_that_come_first_in_a_sort() -> None:
     for count in (0, 1, 7, 24, 25):
         chosen = np.asarray(jax.vmap(lambda row: gridworld.lowest(row, count))(numbers))  # noqa: B023
         assert (chosen.sum(axis=1) == count).all()
-        assert (
-            np.where(chosen, clear, 0).max(axis=1) <= np.where(chosen, 2**27, clear).min(axis=1)
-        ).all()
+        highest = np.where(chosen, clear, 0).max(axis=1)
+        assert (highest <= np.where(chosen, 2**27, clear).min(axis=1)).all()
 
 
 def test_equal_numbers_are_chosen_by_their_index() -> None:
-    np.testing.assert_array_equal(
-        gridworld.lowest(jnp.full(7, 2**32 - 1, jnp.uint32), jnp.int32(3)), np.arange(7) < 3
-    )
+    equal = jnp.full(7, 2**32 - 1, jnp.uint32)
+    np.testing.assert_array_equal(gridworld.lowest(equal, jnp.int32(3)), np.arange(7) < 3)
     assert gridworld.lowest(jnp.full(8, 2**32 - 1, jnp.uint32), 8).all()
 
 
 class Chequered(gridworld.Grid):
-    """Two boards: a cell in two colours beside a column of plain ones."""
+    """A cell in two colours beside a column of plain ones."""
 
     spec = EnvSpec("chequered", (1,), 1)
 
     def boards(self, state: None) -> tuple[gridworld.Board, ...]:
         left = np.array([[[[255, 255, 255]], [[0, 0, 0]]], [[[0, 0, 255]], [[0, 0, 0]]]], np.uint8)
         right = np.full((1, 2, 1, 3), 9, np.uint8)
-        return gridworld.Board(np.array([["a"], ["b"]]), left), gridworld.Board(
-            np.array([["c"], ["d"]]), right
-        )
+        texts = np.array([["a"], ["b"]]), np.array([["c"], ["d"]])
+        return gridworld.Board(texts[0], left), gridworld.Board(texts[1], right)
 
 
 def test_pictures_have_smaller_squares_on_larger_ones() -> None:

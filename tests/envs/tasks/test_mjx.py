@@ -16,7 +16,6 @@ tasks = pytest.mark.parametrize("task", mjx.TASKS)
 
 
 def gymnasiums(task: str) -> Any:
-    """Gymnasium's task, without its wrappers."""
     return gymnasium.make(f"{task}-v5").unwrapped
 
 
@@ -47,7 +46,6 @@ def test_episodes_begin_as_gymnasiums(task: str) -> None:
 
 
 def kurtosis(values: np.ndarray) -> np.ndarray:
-    """The kurtosis of each column."""
     centred = values - values.mean(axis=0)
     return np.mean(centred**4, axis=0) / np.mean(centred**2, axis=0) ** 2
 

@@ -1,9 +1,7 @@
-"""DMSD and Pipeline equal NeoRL-2's: recorded transitions replay, and episodes begin as theirs do.
-
-`neorl2_transitions.npz` holds two episodes of DMSD's published validation file (CC BY 4.0): in one
-both targets change, in the other only one. It also holds an episode of each task that the
-environments of polixir/NeoRL2 at b50d91d gave for random actions, also beyond [-1, 1]. Pipeline's
-flow reaches its upper bound there.
+"""DMSD and Pipeline equal NeoRL-2's. `neorl2_transitions.npz` holds two episodes of DMSD's
+published validation file (CC BY 4.0): in one both targets change, in the other only one; and
+an episode of each task that polixir/NeoRL2 at b50d91d gave for random actions, also beyond
+[-1, 1]. Pipeline's flow reaches its upper bound there.
 """
 
 from __future__ import annotations
@@ -46,8 +44,7 @@ def test_recorded_transitions_of_dmsd_replay(recorded: dict[str, np.ndarray]) ->
         observation[..., 4:], recorded["dmsd_next_observation"][..., 4:], "after 50 steps"
     )
     np.testing.assert_allclose(observation, recorded["dmsd_next_observation"], atol=1e-5)
-    # At the target, the slope of log(|x| + 0.01) is 100: float32's rounding of a position weighs so
-    # much more.
+    # At the target, log(|x| + 0.01) magnifies float32's rounding of a position 100 times.
     np.testing.assert_allclose(reward, recorded["dmsd_reward"], atol=1e-3)
     assert not ended.any()
 
@@ -58,7 +55,6 @@ def test_recorded_transitions_of_pipeline_replay(recorded: dict[str, np.ndarray]
 
     def body(state: PipelineState, given: Any) -> Any:
         action, target = given
-        # The package's draw, not ours.
         state = state.replace(observation=state.observation.at[1].set(target))
         observation, state, reward, *_ = task.step(jax.random.key(0), state, action)
         return state, (observation, reward)

@@ -1,4 +1,4 @@
-"""The pendulum in pictures: its dynamics are the pendulum's, and its pictures show the angles."""
+"""Its dynamics are the pendulum's, and its pictures show the angles."""
 
 from __future__ import annotations
 

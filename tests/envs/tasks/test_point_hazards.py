@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import envs
 from rljax.envs.tasks.point_hazards import GOAL_RADIUS, RADIUS, SPEED, PointHazards, PointState
 
 TASK = PointHazards()
@@ -24,28 +23,22 @@ def keys(number: int) -> Any:
 def test_rewards_and_costs_follow_the_rules() -> None:
     _, states = jax.vmap(TASK.reset)(keys(300))
     actions = jax.random.uniform(jax.random.key(1), (300, 2), minval=-1.5, maxval=1.5)
-    observation, after, reward, terminated, truncated, info = jax.vmap(TASK.step)(
-        keys(300), states, actions
-    )
+    results = jax.vmap(TASK.step)(keys(300), states, actions)
+    observation, after, reward, terminated, truncated, info = results
     old, new = np.asarray(states.position, np.float64), np.asarray(after.position, np.float64)
-    np.testing.assert_allclose(
-        new, np.clip(old + SPEED * np.clip(actions, -1, 1), -1, 1), atol=1e-6
-    )
-    before, left = (
-        np.linalg.norm(np.asarray(states.goal) - place, axis=-1) for place in (old, new)
-    )
+    moved = old + SPEED * np.clip(actions, -1, 1)
+    np.testing.assert_allclose(new, np.clip(moved, -1, 1), atol=1e-6)
+    before, left = (np.linalg.norm(np.asarray(states.goal) - x, axis=-1) for x in (old, new))
     reached = left < GOAL_RADIUS
     assert 0 < reached.sum() < 50
     np.testing.assert_allclose(reward, (before - left) / SPEED + 10 * reached, rtol=1e-4, atol=1e-4)
-    inside = (np.linalg.norm(np.asarray(states.hazards) - new[:, None], axis=-1) < RADIUS).any(
-        axis=-1
-    )
+    distances = np.linalg.norm(np.asarray(states.hazards) - new[:, None], axis=-1)
+    inside = (distances < RADIUS).any(axis=-1)
     assert 0 < inside.sum() < 150
     np.testing.assert_array_equal(info["cost"], inside.astype(np.float32))
     moved = (np.asarray(after.goal) != np.asarray(states.goal)).any(axis=-1)
     np.testing.assert_array_equal(moved, reached)
-    assert not terminated.any()
-    assert not truncated.any()
+    assert not (terminated | truncated).any()
     relative = np.asarray(observation)[:, 2:].reshape(300, 5, 2)
     np.testing.assert_allclose(relative[:, 0], np.asarray(after.goal) - new, atol=1e-6)
     distances = np.linalg.norm(relative[:, 1:], axis=-1)
@@ -56,14 +49,12 @@ def test_rewards_and_costs_follow_the_rules() -> None:
 def test_nothing_begins_in_a_hazard_where_there_is_room() -> None:
     _, states = jax.vmap(TASK.reset)(keys(300))
     for places in (states.position, states.goal):
-        distances = np.linalg.norm(
-            np.asarray(states.hazards) - np.asarray(places)[:, None], axis=-1
-        )
-        assert (distances.min(axis=-1) >= RADIUS).all()
+        places = np.asarray(places)[:, None]
+        distances = np.linalg.norm(np.asarray(states.hazards) - places, axis=-1)
+        assert (distances >= RADIUS).all()
 
 
 def straight(state: PointState) -> jax.Array:
-    """The action that goes straight to the goal."""
     return (state.goal - state.position) / jnp.linalg.norm(state.goal - state.position)
 
 
@@ -84,20 +75,13 @@ def test_who_runs_straight_pays() -> None:
 
 
 def test_pictures_and_text_show_what_there_is() -> None:
-    hazards = jnp.asarray([[0.5, 0.5], [0.5, 0.5], [0.5, 0.5], [0.5, 0.5]])
+    hazards = jnp.full((4, 2), 0.5)
     state = PointState(jnp.asarray([-0.5, -0.5]), jnp.asarray([-0.5, 0.5]), hazards)
     picture = TASK.render(state)
-    assert picture.shape == (256, 256, 3)
-    assert picture.dtype == np.uint8
-    colours = [
-        tuple(picture[row, column]) for row, column in ((64, 192), (64, 64), (192, 64), (192, 192))
-    ]
+    assert (picture.shape, picture.dtype) == ((256, 256, 3), np.uint8)
+    places = ((64, 192), (64, 64), (192, 64), (192, 192))
+    colours = [tuple(picture[place]) for place in places]
     assert len(set(colours)) == 4
     lines = TASK.text(state).split("\n")
     assert (lines[5][30], lines[5][10], lines[14][10], lines[14][30]) == ("x", "G", "O", ".")
     assert "\x1b[34mO\x1b[0m" in TASK.text(state, colours=True)
-
-
-def test_it_is_found_by_name() -> None:
-    assert envs.make("rljax/PointHazards").spec.signals == TASK.spec.signals
-    assert "rljax/PointHazards" in envs.names()["rljax"]

@@ -26,9 +26,8 @@ def test_penalty_by_hand(weighted: bool, expected: float) -> None:
     config = dataclasses.replace(CONFIG, weighted_target=weighted)
     log_multiplier, gap = jnp.log(0.5), jnp.float32(3.0)
     penalty = conservatism.penalty(log_multiplier, gap, config)
-    np.testing.assert_allclose(penalty, expected, rtol=1e-6)
     loss = conservatism.multiplier_loss(log_multiplier, gap, config)[0]
-    np.testing.assert_allclose(loss, -expected, rtol=1e-6)
+    np.testing.assert_allclose([penalty, loss], [expected, -expected], rtol=1e-6)
     fixed = dataclasses.replace(config, lagrange=False)
     np.testing.assert_allclose(conservatism.penalty(log_multiplier, gap, fixed), 12.0)
 
@@ -44,14 +43,12 @@ def test_multiplier_rises_while_the_gap_is_above_its_target() -> None:
 def test_multiplier_rests_where_it_is_not_learnt() -> None:
     config = dataclasses.replace(CONFIG, lagrange=False)
     multiplier = conservatism.create_multiplier(config, 0.1)
-    assert conservatism.step_multiplier(multiplier, jnp.float32(9.0), config, 0.1) == (
-        multiplier,
-        {},
-    )
+    step = conservatism.step_multiplier(multiplier, jnp.float32(9.0), config, 0.1)
+    assert step == (multiplier, {})
 
 
 def test_gap_by_hand() -> None:
-    """Two critics, N = 1, one row: values of the data's action and of three candidates."""
+    """Two critics, N = 1, one row."""
     samples = Candidates(
         action=jnp.zeros((2, 1, 1)),
         next_action=jnp.zeros((2, 1, 1)),
@@ -61,14 +58,11 @@ def test_gap_by_hand() -> None:
     )
     q = jnp.log(jnp.array([[1.0, 1.0, 2.0, 4.0], [2.0, 1.0, 2.0, 4.0]]))[..., None]
     # Sums of exp(Q) / p: 1 / 0.5 + 2 / 2 + 4 / 4 = 4; without sampling's weights 1 + 1 + 2 + 4 = 8
-    gap = conservatism.gap(q, samples, KEY, CONFIG)
-    np.testing.assert_allclose(gap, np.log([4.0, 2.0]), rtol=1e-5)
-    plain = dataclasses.replace(CONFIG, importance_sampling=False)
-    gap = conservatism.gap(q, samples, KEY, plain)
-    np.testing.assert_allclose(gap, np.log([8.0, 9.0 / 2.0]), rtol=1e-5)
-    clipped = dataclasses.replace(plain, gap_max=2.0)
-    gap = conservatism.gap(q, samples, KEY, clipped)
-    np.testing.assert_allclose(gap, [2.0, np.log(4.5)], rtol=1e-5)
+    cases = [({}, [4.0, 2.0]), ({"importance_sampling": False}, [8.0, 9.0 / 2.0])]
+    cases += [({"importance_sampling": False, "gap_max": 2.0}, [np.exp(2.0), 4.5])]
+    for changes, expected in cases:
+        gap = conservatism.gap(q, samples, KEY, dataclasses.replace(CONFIG, **changes))
+        np.testing.assert_allclose(gap, np.log(expected), rtol=1e-5)
 
 
 def test_best_of_several_actions_is_each_critics_or_the_smallest_ones() -> None:
@@ -76,10 +70,7 @@ def test_best_of_several_actions_is_each_critics_or_the_smallest_ones() -> None:
     samples = Candidates(*[jnp.zeros((3, 1, 1)) for _ in range(5)])
 
     def value(backup: conservatism.Backup) -> jax.Array:
-        def critic(observation: jax.Array, action: jax.Array) -> jax.Array:
-            del observation
-            return q[:, : len(action)]
-
+        critic = lambda _, action: q[:, : len(action)]  # noqa: E731
         config = WithConservatism(backup=backup)
         return conservatism.next_values(critic, reference.transitions(size=1), samples, KEY, config)
 
@@ -87,19 +78,16 @@ def test_best_of_several_actions_is_each_critics_or_the_smallest_ones() -> None:
 
 
 def wsrl_mean_gap(q: np.ndarray, samples: Candidates, drawn: tuple[int, int]) -> float:
-    """`cql_q_diff.mean()` of WSRL's `_get_cql_q_diff` for the critics that it has drawn, in
-    float64. Values [C, 1 + 3 N, B]; those of the data's action come first.
-    """
-    number, (size, _, actions) = q.shape[1] // 3, samples.uniform.shape
+    """WSRL's `cql_q_diff.mean()` for the critics that it has drawn; values [C, 1 + 3 N, B]."""
+    number, size, actions = samples.uniform.shape
     q_samples, q_pred = q[list(drawn), 1:], q[list(drawn), 0]
-    random_density = np.full((number, samples.uniform.shape[1]), np.log(0.5**actions))
+    random_density = np.full((number, size), np.log(0.5**actions))
     importance = np.concatenate([random_density, samples.log_prob[1:], samples.next_log_prob[1:]])
-    assert size == number
     return float((logsumexp(q_samples - importance, axis=1) - q_pred).mean())
 
 
 def test_with_a_number_of_critics_the_gap_is_the_mean_of_random_ones() -> None:
-    """They are drawn with replacement, as `jax.random.randint` of WSRL draws them."""
+    """As `jax.random.randint` of WSRL draws them."""
     generator = np.random.default_rng(0)
     number, size, critics = 2, 3, 4
 
@@ -113,10 +101,10 @@ def test_with_a_number_of_critics_the_gap_is_the_mean_of_random_ones() -> None:
     keys = jax.random.split(KEY, 600)
     gaps = jax.jit(jax.vmap(lambda key: conservatism.gap(q, samples, key, config)))(keys)
     pairs = list(itertools.combinations_with_replacement(range(critics), 2))
-    expected = [wsrl_mean_gap(np.asarray(q, np.float64), samples, pair) for pair in pairs]
+    expected = np.array([wsrl_mean_gap(np.asarray(q, np.float64), samples, x) for x in pairs])
     means = np.asarray(gaps).mean(axis=1)
-    nearest = np.abs(means[:, None] - np.array(expected)).argmin(axis=1)
-    np.testing.assert_allclose(means, np.array(expected)[nearest], atol=1e-5)
+    nearest = np.abs(means[:, None] - expected).argmin(axis=1)
+    np.testing.assert_allclose(means, expected[nearest], atol=1e-5)
     same = np.array([left == right for left, right in pairs])[nearest].mean()
     assert abs(same - 1 / critics) < 4 * np.sqrt(3 / 16 / 600), "twice the same: one time in four"
     assert (np.count_nonzero(np.asarray(gaps), axis=1) <= 2).all(), "the others have no penalty"

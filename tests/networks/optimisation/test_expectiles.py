@@ -12,7 +12,7 @@ from tests.agents import reference
 
 
 def test_loss_by_hand() -> None:
-    value: Any = lambda observation: jnp.array([[1.0], [3.0]])  # noqa: E731
+    value = lambda observation: jnp.array([[1.0], [3.0]])  # noqa: E731
     loss, metrics = expectiles.loss(value, jnp.array([3.0, 2.0]), jnp.zeros((2, 3)), 0.7)
     # 0.7 * 2^2 above, 0.3 * 1^2 below
     np.testing.assert_allclose([loss, metrics["value/v"]], [(2.8 + 0.3) / 2.0, 2.0], rtol=1e-6)

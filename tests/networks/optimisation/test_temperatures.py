@@ -27,37 +27,32 @@ def test_loss_by_hand(form: Any, factor: float) -> None:
     (value, metrics), _ = loss(log_temperature, np.float32(1.5), 2, settings)
     np.testing.assert_allclose(value, factor * (1.5 - -2.0), rtol=1e-6)  # the target is -A = -2
     np.testing.assert_allclose(metrics["temperature/value"], 0.5, rtol=1e-6)
-    slopes = [
-        loss(log_temperature, np.float32(entropy), 2, settings)[1] for entropy in (-2.5, -1.5)
-    ]
+    slopes = [loss(log_temperature, np.float32(x), 2, settings)[1] for x in (-2.5, -1.5)]
     assert slopes[0] < 0.0 < slopes[1], "too little entropy raises alpha"
 
 
 @pytest.mark.parametrize(("changes", "target"), [({}, -3.0), ({"target_entropy_share": 0.5}, -1.5)])
 def test_target_is_a_share_of_the_actions_size(changes: dict[str, Any], target: float) -> None:
     settings = TemperatureSettings(temperature_loss="alpha", **changes)
-    loss, _ = temperatures.loss(jnp.zeros(()), jnp.ones(()), 3, settings)
-    np.testing.assert_allclose(loss, 1.0 - target)
-    loss, _ = temperatures.loss(
-        jnp.zeros(()), jnp.ones(()), 3, settings._replace(target_entropy=0.25)
-    )
-    np.testing.assert_allclose(loss, 0.75)
+    for other, expected in ((settings, target), (settings._replace(target_entropy=0.25), 0.25)):
+        loss, _ = temperatures.loss(jnp.zeros(()), jnp.ones(()), 3, other)
+        np.testing.assert_allclose(loss, 1.0 - expected)
 
 
 def test_targets_of_a_softmax_count_the_allowed_actions() -> None:
-    """The published target log(A / 2), with the allowed actions of each state as A."""
+    """The published target log(A / 2), A of each state."""
     mask = jnp.array([[True] * 4, [True, True, False, False], [False, True, False, False]])
     q = jnp.where(mask, 0.0, -1e9)
     entropies = [np.log(4.0), np.log(2.0), 0.0]
     targets = [np.log(4 / 2), np.log(2 / 2), np.log(1 / 2)]
-    loss, metrics = temperatures.softmax_loss(jnp.zeros(()), q, mask, None)
+    zero = jnp.zeros(())
+    loss, metrics = temperatures.softmax_loss(zero, q, mask, None)
     expected = np.square(np.subtract(entropies, targets)).mean()
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     np.testing.assert_allclose(metrics["actor/entropy"], np.mean(entropies), rtol=1e-5)
-    loss, _ = temperatures.softmax_loss(jnp.zeros(()), q[:1], None, None)
-    np.testing.assert_allclose(loss, (np.log(4.0) - np.log(2.0)) ** 2, rtol=1e-5)
-    loss, _ = temperatures.softmax_loss(jnp.zeros(()), q[:1], mask[:1], 0.5)
-    np.testing.assert_allclose(loss, (np.log(4.0) - 0.5) ** 2, rtol=1e-5)
+    for arguments, target in (((q[:1], None, None), np.log(2.0)), ((q[:1], mask[:1], 0.5), 0.5)):
+        loss, _ = temperatures.softmax_loss(zero, *arguments)
+        np.testing.assert_allclose(loss, (np.log(4.0) - target) ** 2, rtol=1e-5)
 
 
 @pytest.mark.parametrize("learns", [True, False])
@@ -72,6 +67,5 @@ def test_moves_only_where_it_is_learnt(learns: bool) -> None:
 def test_settings_are_those_of_a_config() -> None:
     settings = TemperatureSettings.of(sac.Config(target_entropy=-0.7, temperature_loss="alpha"))
     assert settings == TemperatureSettings(target_entropy=-0.7, temperature_loss="alpha")
-    assert TemperatureSettings.of(h2o.Config(), learn_temperature=False) == TemperatureSettings(
-        learn_temperature=False
-    )
+    frozen = TemperatureSettings.of(h2o.Config(), learn_temperature=False)
+    assert frozen == TemperatureSettings(learn_temperature=False)

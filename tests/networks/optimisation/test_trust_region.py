@@ -11,28 +11,26 @@ from rljax.networks.optimisation import trust_region
 GENERATOR = np.random.default_rng(0)
 ROOT = GENERATOR.normal(size=(4, 4))
 HESSIAN = ROOT @ ROOT.T + np.eye(4)
-POINT = GENERATOR.normal(size=4)
+POINT, VECTOR = GENERATOR.normal(size=(2, 4)).astype(np.float32)
 
 
 def kl(point: jnp.ndarray) -> jnp.ndarray:
     """A divergence whose Hessian is known: (x - POINT).H (x - POINT) / 2."""
-    away = point - jnp.asarray(POINT, jnp.float32)
+    away = point - POINT
     return 0.5 * away @ jnp.asarray(HESSIAN, jnp.float32) @ away
 
 
 @pytest.mark.parametrize("damping", [0.0, 0.5])
 def test_the_product_is_that_with_the_hessian(damping: float) -> None:
-    product = trust_region.fisher_vector_product(kl, jnp.asarray(POINT, jnp.float32), damping)
-    vector = GENERATOR.normal(size=4)
-    expected = HESSIAN @ vector + damping * vector
-    np.testing.assert_allclose(product(jnp.asarray(vector, jnp.float32)), expected, rtol=1e-4)
+    product = trust_region.fisher_vector_product(kl, jnp.asarray(POINT), damping)
+    expected = HESSIAN @ VECTOR + damping * VECTOR
+    np.testing.assert_allclose(product(jnp.asarray(VECTOR)), expected, rtol=1e-4)
 
 
 def test_the_natural_gradient_solves_for_the_gradient() -> None:
-    product = trust_region.fisher_vector_product(kl, jnp.asarray(POINT, jnp.float32), 0.0)
-    gradient = GENERATOR.normal(size=4)
-    solution = trust_region.natural_gradient(product, jnp.asarray(gradient, jnp.float32), 10)
-    np.testing.assert_allclose(solution, np.linalg.solve(HESSIAN, gradient), rtol=1e-3, atol=1e-4)
+    product = trust_region.fisher_vector_product(kl, jnp.asarray(POINT), 0.0)
+    solution = trust_region.natural_gradient(product, jnp.asarray(VECTOR), 10)
+    np.testing.assert_allclose(solution, np.linalg.solve(HESSIAN, VECTOR), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -43,8 +41,7 @@ def test_the_line_search_takes_the_first_share_that_is_accepted(
     longest: float, tries: int, share: float
 ) -> None:
     start, change = jnp.array([1.0, 1.0]), jnp.array([1.0, 0.0])
-    result = trust_region.line_search(
-        start, change, lambda point: (point - start)[0] <= longest - 1e-6, 0.5, tries
-    )
+    accepted = lambda point: (point - start)[0] <= longest - 1e-6  # noqa: E731
+    result = trust_region.line_search(start, change, accepted, 0.5, tries)
     np.testing.assert_allclose(result.share, share)
     np.testing.assert_allclose(result.point, [1.0 + share, 1.0])

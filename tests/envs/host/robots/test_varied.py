@@ -1,4 +1,4 @@
-"""Robots with other dynamics: the factors are on the model, and nothing else differs."""
+"""Robots with other dynamics: nothing but the factors differs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_factors_are_those_of_the_name(robot: str) -> None:
     hosted = envs.make_hosted(f'varied/{robot}-v5?{{"gravity": 2, "friction": 0.3}}', 1)
     plain = gymnasium.make(f"{robot}-v5")
     assert hosted.spec.max_episode_steps == gymnasium.spec(f"{robot}-v5").max_episode_steps
-    ours, theirs = hosted.vector_env.envs[0].unwrapped.model, plain.unwrapped.model  # pyright: ignore
+    ours, theirs = hosted.vector_env.envs[0].unwrapped.model, plain.unwrapped.model
     np.testing.assert_array_equal(ours.opt.gravity, 2 * theirs.opt.gravity)
     np.testing.assert_allclose(ours.geom_friction, 0.3 * theirs.geom_friction)
     np.testing.assert_array_equal(ours.body_mass, theirs.body_mass)
