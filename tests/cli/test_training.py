@@ -43,13 +43,6 @@ def test_changes_online_are_settings_by_name(
 ) -> None:
     handed: dict[str, Any] = {}
     monkeypatch.setattr("rljax.runs.run.train", lambda **what: handed.update(what))
-    cli.main(["train", "td3_bc", "--data", "d4rl/hopper-medium-v2", "--then-online", "1e3", *flags])
-    assert handed["online"] == expected
-    assert handed["base"] is None
-
-
-def test_a_base_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    handed: dict[str, Any] = {}
-    monkeypatch.setattr("rljax.runs.run.train", lambda **what: handed.update(what))
-    cli.main(["train", "sac", "--env", "rljax/Pendulum", "--base", "runs/before"])
-    assert handed["base"] == "runs/before"
+    words = "train td3_bc --data d4rl/hopper-medium-v2 --then-online 1e3 --base runs/before"
+    cli.main([*words.split(), *flags])
+    assert (handed["online"], handed["base"]) == (expected, "runs/before")

@@ -1,5 +1,5 @@
-"""Hostile and damaged folders of runs: loading a policy has one error,
-runs no code and opens nothing else.
+"""Hostile and damaged folders of runs: loading a policy has one error, runs no code, opens nothing
+else.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SPEC = {
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run's folder with the checkpoint of an agent that has learnt nothing."""
+    """A run whose agent has learnt nothing."""
     module: Any = registry.load_agent("bc")
     config = module.Config(hidden=(4,))
     spec = EnvSpec("a", (3,), 1)
@@ -58,7 +58,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(whole: Path, tmp_path: Path) -> Path:
-    """A copy of the run, to be damaged."""
     return Path(shutil.copytree(whole, tmp_path / "run"))
 
 
@@ -86,7 +85,7 @@ def described(**changed: Any) -> Callable[[Path], Any]:
 
 
 def noted(text: str) -> Callable[[Path], Any]:
-    """Notes of a checkpoint that are `text`, with a manifest that fits."""
+    """Other notes of a checkpoint, with a manifest that fits."""
 
     def change(folder: Path) -> None:
         inside = checkpoints.newest(folder / "checkpoints")
@@ -97,7 +96,7 @@ def noted(text: str) -> Callable[[Path], Any]:
 
 
 def linked(name: str) -> Callable[[Path], Any]:
-    """A file or folder of the run that is a link to the same content elsewhere."""
+    """A file or folder of the run that is a link to the same elsewhere."""
 
     def change(folder: Path) -> None:
         elsewhere = folder.with_name("elsewhere")
@@ -163,7 +162,7 @@ def test_a_hostile_folder_has_one_error(kind: str, folder: Path) -> None:
 
 
 def damage(folder: Path, files: list[Path], number: int) -> None:
-    """Load the policy `number` times, each time with a file that is cut or has another bit."""
+    """Load the policy so often, each time with a file that is cut or has another bit."""
     generator = np.random.default_rng(0)
     for seed in range(number):
         path = files[seed % len(files)]
@@ -179,9 +178,7 @@ def damage(folder: Path, files: list[Path], number: int) -> None:
 
 
 def refit(folder: Path) -> None:
-    """Make the manifest of the checkpoint fit its files,
-    as whoever changes them on purpose does.
-    """
+    """Make the manifest fit the files, as whoever changes them on purpose does."""
     inside = folder / CHECKPOINT
     names = json.loads((inside / checkpoints.MANIFEST).read_text())
     fitting = {name: checkpoints._fingerprint(inside / name) for name in names}

@@ -313,12 +313,6 @@ def test_write_json_replaces_or_leaves(tmp_path, monkeypatch):
     assert [entry.name for entry in tmp_path.iterdir()] == ["summary.json"]
 
 
-def test_summary_is_written(tmp_path):
-    with Recorder(tmp_path) as recorder:
-        recorder.summary({"final": None})
-    assert json.loads((tmp_path / "summary.json").read_text()) == {"final": None}
-
-
 # Sinks
 
 

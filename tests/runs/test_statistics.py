@@ -14,20 +14,6 @@ def record(step, learner, returns, **more):
 # Interquartile mean
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ([5.0], 5.0),
-        ([1.0, 2.0, 9.0], 4.0),  # 3 // 4 = 0 are cut: the mean
-        ([100.0, 1.0, 2.0, -50.0], 1.5),  # one at each end
-        ([7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 90.0], 5.0),  # 7 // 4 = 1: whole values only, 3 ... 7
-        ([[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 70.0]], 3.5),  # all eight at once: 2, 3, 4, 5
-    ],
-)
-def test_iqm_of_values_by_hand(values, expected):
-    assert estimators.iqm(values) == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("shape", [(1,), (2,), (3,), (5,), (7, 3), (10, 13), (4, 4, 4)])
 def test_iqm_is_scipys_trimmed_mean(shape):
     scipy_stats = pytest.importorskip("scipy.stats")

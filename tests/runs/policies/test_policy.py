@@ -30,13 +30,10 @@ class Mean:
         self.spec, self.timed = spec, timed
 
     def experience(self, config: Any) -> buffers.Stream:
-        """A stream."""
         return buffers.Stream(time_feature=self.timed)
 
     def act(self, state: Any, observation: Any, key: Any, config: Any, explore: bool) -> Any:
-        """The mean in every dimension, or as a choice; the last element alone where it observes the
-        time.
-        """
+        """In every dimension, or as a choice; the last element where it observes the time."""
         axes = tuple(range(observation.ndim - len(self.spec.observation_shape), observation.ndim))
         mean = observation[..., -1] if self.timed else observation.mean(axis=axes)
         if self.spec.discrete:
@@ -82,16 +79,13 @@ class Odd(gymnasium.Env):
         self.observation_space, self.action_space = observation, action
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        """A sample."""
         return self.observation_space.sample(), {}
 
     def step(self, action: Any) -> Any:
-        """Another."""
         assert action in self.action_space
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
-# Gymnasium hands over rows as numbers
 @pytest.mark.filterwarnings("ignore:.*Casting input x to numpy array")
 @pytest.mark.parametrize("observation", OBSERVATIONS, ids=str)
 @pytest.mark.parametrize("action", ACTIONS, ids=str)
