@@ -20,7 +20,6 @@ REPLAY: dict[str, Any] = {"replay_size": 10, "batch_size": 4}
 
 
 def n_step(discount: Any, steps: int = 3) -> buffers.Replay:
-    """A replay with one float."""
     return buffers.Replay(**REPLAY, draw=buffers.NStep(steps=steps, discount=discount))
 
 

@@ -1,4 +1,4 @@
-"""`rljax data` as a user meets it: what it keeps of a file, and what it refuses."""
+"""`rljax data` as a user meets it."""
 
 from __future__ import annotations
 

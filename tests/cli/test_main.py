@@ -1,4 +1,4 @@
-"""The command line as a user meets it: help, errors and exit codes."""
+"""The command line's help, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_errors_of_the_program_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_page_of_runs_lists_the_exit_codes() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "runs.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/runs.md").read_text()
     listed = page.partition("## Exit codes")[2].partition("\n## ")[0]
     codes = [0, EXIT_RUN, EXIT_USER, EXIT_INTERRUPT]
     assert (

@@ -40,7 +40,7 @@ def test_the_command_has_the_path_from_here(
     for path in ("mine.py", "docs/mine.py"):
         scaffold.write("sac", Path(path))
         assert scaffold.command(Path(path)).endswith(f"{path} --env Hopper-v5")
-    assert "train ./mine.py" in (tmp_path / "docs" / "mine.py").read_text()
+    assert "train ./mine.py" in (tmp_path / "docs/mine.py").read_text()
 
 
 def test_no_source_is_renamed(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def inside(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_everything_that_belongs_to_an_agent_is_written_under_its_name(checkout: Path) -> None:
-    assert {place.name for place in (checkout / "agents" / "presets").glob("newchoice.*")} == {
+    assert {place.name for place in (checkout / "agents/presets").glob("newchoice.*")} == {
         "newchoice.toml"
     }
     for name, source in (("newdata", "td3_bc"), ("newchoice", "dqn")):
@@ -165,10 +165,8 @@ def test_everything_that_belongs_to_an_agent_is_written_under_its_name(checkout:
             assert f"rljax train {source} " not in text
         for place in ("agents/presets/{}.toml", "agents/spaces/{}.toml"):
             assert tomllib.loads((checkout / place.format(name)).read_text()) == {}
-        assert (
-            len((checkout / "tests" / "agents" / f"test_{name}.py").read_text().splitlines()) < 60
-        )
-        assert f"agents/{name}.py" in (checkout / "docs" / "agents" / f"{name}.md").read_text()
+        assert len((checkout / f"tests/agents/test_{name}.py").read_text().splitlines()) < 60
+        assert f"agents/{name}.py" in (checkout / f"docs/agents/{name}.md").read_text()
     for page in ("README.md", "docs/agents/README.md"):
         assert "newchoice.md" in (checkout / page).read_text()
 
@@ -205,5 +203,5 @@ def test_a_checkout_without_symbolic_links_works(checkout: Path, tmp_path: Path)
     done = inside(
         copy, "-c", "import rljax.agents.sac, rljax.envs; print(rljax.agents.sac.__file__)"
     )
-    assert done.stdout.strip() == str(copy / "agents" / "sac.py"), done.stderr
+    assert done.stdout.strip() == str(copy / "agents/sac.py"), done.stderr
     assert "  sac " in inside(copy, "-m", "rljax", "list", "agents").stdout

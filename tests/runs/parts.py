@@ -27,8 +27,6 @@ def resumed(
 
 @contextlib.contextmanager
 def compilations(note: Callable[[dict[str, Any]], Any]) -> Iterator[None]:
-    """Hand `note` the details of each compilation."""
-
     def heard(event: str, seconds: float, **details: Any) -> None:
         del seconds
         if event.endswith("backend_compile_duration"):
@@ -43,8 +41,8 @@ def compilations(note: Callable[[dict[str, Any]], Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stopped(when: Callable[[run.Run], bool], most: int) -> Iterator[list[Path]]:
-    """Interrupt runs, as Ctrl-C does, once each, after they have saved where `when` is true of
-    them. The list of those that were stopped.
+    """Interrupt runs, as Ctrl-C does, once each, after saving where `when` is true;
+    their folders.
     """
     save, folders = run.Run._save, []
 

@@ -1,4 +1,4 @@
-"""Another run's policy as an input of an agent: kept as it was, checked when the run goes on."""
+"""Another run's policy as an input of an agent."""
 
 from __future__ import annotations
 

@@ -58,10 +58,10 @@ def test_tables_of_runs_show_no_control_characters(evil: Path) -> None:
 
 def test_reports_show_no_control_characters(evil: Path) -> None:
     page = report.write([evil], evil / "report.html")
-    for path in (page, evil / "report" / "tables.md"):
+    for path in (page, evil / "report/tables.md"):
         text = path.read_text()
         assert printable(text, keep="\n") == text, path
-    assert r"title\x07d\ne" in (evil / "report" / "tables.md").read_text()
+    assert r"title\x07d\ne" in (evil / "report/tables.md").read_text()
 
 
 def test_errors_show_no_control_characters(evil: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Runs that learn in one environment and are judged in another one of the same spaces."""
+"""Runs that are judged in another environment of the same spaces."""
 
 from __future__ import annotations
 

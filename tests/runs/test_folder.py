@@ -1,4 +1,4 @@
-"""A run's folder: one process writes it, it goes on from any moment, its records can be trusted."""
+"""A run's folder: one writer, whole records, and it goes on from any moment."""
 
 from __future__ import annotations
 
@@ -71,20 +71,6 @@ def test_a_run_whose_lock_was_taken_stops_before_it_writes(
     assert checkpoints.steps(half / "checkpoints") == [100]
 
 
-@pytest.mark.learn
-def test_of_two_resumes_one_goes_on(whole: Path, tmp_path: Path) -> None:
-    for number in range(3):
-        out = small_runs.trained(*TASK, 100, tmp_path / f"run-{number}")
-        command = [sys.executable, "-m", "rljax", "resume", str(out), "--steps", "200", "--quiet"]
-        both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-        errors = [process.communicate()[1] for process in both]
-        assert sorted(process.returncode for process in both) == [0, 2], errors
-        assert any(
-            "is in use: process" in error or "is complete at 200 steps" in error for error in errors
-        )
-        assert small_runs.lines(out) == small_runs.lines(whole)
-
-
 # Any moment
 
 
@@ -146,12 +132,10 @@ def test_checkpoints_come_by_time_unless_steps_are_set(
 
 
 def cut(path: Path) -> None:
-    """Remove the last line of a file."""
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
 
 
 def change(path: Path) -> None:
-    """Change a digit of the first line."""
     changed = path.read_text().replace('"step": 50', '"step": 51').replace("200]", "201]")
     path.write_text(changed)
 
@@ -252,7 +236,7 @@ def test_every_command_names_a_damaged_run(
     command: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.json").write_text(text)
+    (tmp_path / "run/config.json").write_text(text)
     learners = ["--learners", "0"] if command == "extract" else []
     printed = commands.refused([command, tmp_path / "run", *learners], capsys)
     assert "Traceback" not in printed
@@ -260,7 +244,7 @@ def test_every_command_names_a_damaged_run(
 
 
 def test_a_folder_in_place_of_a_file_of_a_checkpoint_is_damage(half: Path) -> None:
-    path = half / "checkpoints" / f"{100:012d}"
+    path = half / f"checkpoints/{100:012d}"
     (path / "run.json").unlink()
     (path / "run.json").mkdir()
     assert "'run.json' cannot be read: " in str(checkpoints.damage(path))

@@ -55,7 +55,6 @@ FRESH = AgentState(
 
 
 def with_state(**changes: Any) -> AgentState:
-    """The fresh agent with other fields of its State."""
     return FRESH.replace(state=FRESH.state.replace(**changes))
 
 

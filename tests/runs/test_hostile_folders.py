@@ -1,6 +1,4 @@
-"""Hostile and damaged folders of runs: loading a policy has one error, runs no code, opens nothing
-else.
-"""
+"""Hostile and damaged folders of runs: one error, and nothing else is run or opened."""
 
 from __future__ import annotations
 
@@ -21,21 +19,14 @@ from rljax.runs.policies import loading
 from rljax.training import agent_state, registry
 from tests.helpers import run_folders
 
-SPEC = {
-    "name": "a",
-    "observation_shape": [3],
-    "action_size": 1,
-    "discrete": False,
-    "max_episode_steps": None,
-}
+SPEC = run_folders.SPEC | {"observation_shape": [3], "action_size": 1}
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose agent has learnt nothing."""
     module: Any = registry.load_agent("bc")
     config = module.Config(hidden=(4,))
-    spec = EnvSpec("a", (3,), 1)
+    spec = EnvSpec("Hopper-v5", (3,), 1, max_episode_steps=1000)
     inputs = module.experience(config).inputs
 
     def create(key: Any) -> Any:
@@ -62,7 +53,7 @@ def folder(whole: Path, tmp_path: Path) -> Path:
 
 
 def refused(folder: Path) -> str:
-    """The error with which the run's policy is refused; "" if it is loaded."""
+    """The error of loading the policy; "" if there is none."""
     try:
         with warnings.catch_warnings():
             # "checkpoint ... is damaged: falling back to the one before it"
@@ -107,7 +98,7 @@ def linked(name: str) -> Callable[[Path], Any]:
 
 
 def endless(folder: Path) -> None:
-    """Notes of a checkpoint that claim a terabyte and take no space."""
+    """Notes that claim a terabyte and take no space."""
     with (folder / CHECKPOINT / "run.json").open("wb") as file:
         file.truncate(1 << 40)
 

@@ -1,4 +1,4 @@
-"""A run that was killed and resumed equals one that never stopped, bit for bit."""
+"""A run that was killed and resumed equals one that never stopped."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_killed_and_resumed_equals_uninterrupted(
 ) -> None:
     small_runs.train(agent, env, 400, tmp_path / "whole", seeds=seeds)
     killed(agent, env, seeds, tmp_path / "broken", after=100, steps=100_000)
-    resumed_from = checkpoints.steps(tmp_path / "broken" / "checkpoints")[-1]
+    resumed_from = checkpoints.steps(tmp_path / "broken/checkpoints")[-1]
     if resumed_from >= 400:
         pytest.fail(f"killed too late, at step {resumed_from}")
     run.resume(tmp_path / "broken", 400)

@@ -1,4 +1,4 @@
-"""A Config's values: what becomes of them, which are refused, their way to and from JSON."""
+"""A Config's values, and their way to and from JSON."""
 
 from __future__ import annotations
 

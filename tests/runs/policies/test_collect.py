@@ -212,17 +212,6 @@ def test_written_and_read_back(
     assert (tmp_path / "info.png").stat().st_size > 1000
 
 
-def test_corrupted_by_a_command(trained: Path, tmp_path: Path) -> None:
-    path, worse = tmp_path / "recorded.npz", tmp_path / "worse.npz"
-    data.main(["record", str(trained), str(path), "--steps", "400", "--from", "random"])
-    how = "--what reward dynamics --rate 0.5 --seed 1"
-    data.main(["corrupt", str(path), str(worse), *how.split()])
-    before, after = datasets.load(str(path)).transitions, datasets.load(str(worse)).transitions
-    np.testing.assert_array_equal(before.observation, after.observation)
-    assert 0.4 < np.mean(before.reward != after.reward) < 0.6
-    assert 0.4 < np.mean((before.next_observation != after.next_observation).any(axis=1)) < 0.6
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -1,4 +1,4 @@
-"""What is recorded of any spaces is what the environment showed, bit for bit, also after a file."""
+"""What is recorded of any spaces is what the environment showed, also after a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ PAIRS += [("dictionary", "continuous"), ("vector", "several"), ("vector", "maske
 
 
 def recorded(shows: str, takes: str) -> datasets.OfflineDataset:
-    """Random actions in three environments."""
     hosted, generator = (
         envs.make_hosted(every_space.name(shows, takes), ENVS),
         np.random.default_rng(SEED),
@@ -220,7 +219,6 @@ def arrays(dataset: datasets.OfflineDataset) -> Any:
 
 
 def rows_of(tree: Any, rows: Any) -> list[Any]:
-    """Each of these rows of a tree of arrays."""
     return [jax.tree.map(lambda x, row=row: x[row], tree) for row in rows]
 
 

@@ -24,8 +24,6 @@ ACTION = spaces.Box(np.array([-3, 0.5], np.float32), np.array([1, 2], np.float32
 
 
 class Mean:
-    """An agent that acts on the mean of its observation."""
-
     def __init__(self, spec: EnvSpec, timed: bool) -> None:
         self.spec, self.timed = spec, timed
 
@@ -73,8 +71,6 @@ ACTIONS = [
 
 
 class Odd(gymnasium.Env):
-    """It accepts actions of its space alone."""
-
     def __init__(self, observation: Any, action: Any) -> None:
         self.observation_space, self.action_space = observation, action
 
