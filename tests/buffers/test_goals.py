@@ -232,8 +232,8 @@ def test_environments_without_goals_are_refused(name: str, walks: str) -> None:
 
 # Runs.
 
-SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32}
-EVERY: dict[str, Any] = small_runs.EVERY | {"eval_episodes": 5}
+SMALL: Any = {"hidden": (16, 16), "batch_size": 32}
+EVERY: Any = small_runs.EVERY | {"eval_episodes": 5}
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +252,7 @@ def train(
 
 @pytest.mark.learn
 def test_a_run_is_judged_on_all_tasks_and_resumed_exactly(tmp_path: Path, walks: str) -> None:
-    thinking: dict[str, Any] = {"torso": "iru", "compute": 2, "hidden": (16,)}
+    thinking: Any = {"torso": "iru", "compute": 2, "hidden": (16,)}
     whole, _ = parts.resumed(partial(train, data=walks, config=thinking), 100, 200, tmp_path)
     described = records.read_config(whole)
     assert (described["env"], described["spec"]["observation_shape"]) == (ENV, [4])
@@ -327,7 +327,7 @@ def test_agents_without_goals_learn_from_the_same_file(tmp_path: Path, walks: st
 def test_learns_to_go_where_it_is_sent(torso: str, tmp_path: Path) -> None:
     """From walks that go nowhere, whose imitation does not arrive."""
     walks = str(goal_field.walks(tmp_path / "walks.npz"))
-    size: dict[str, Any] = (
+    size: Any = (
         {"hidden": (128, 128)}
         if torso == "mlp"
         else {"hidden": (64,), "compute": 3, "torso": "iru"}

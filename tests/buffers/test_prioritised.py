@@ -191,7 +191,7 @@ class ByReward(counting.Fake):
         return state, metrics | buffers.priorities((batch.reward + step)[None], batch)
 
 
-CHANGES: dict[str, Any] = {
+CHANGES: Any = {
     "num_envs": 3,
     "num_steps": 2,
     "num_updates": 2,

@@ -34,7 +34,7 @@ BETA = jnp.asarray([0.4, 0.7], jnp.float32)
 
 def declare(slots: int, exponent: Any = None, **changes: Any) -> buffers.Replay:
     """A replay of so many steps of each environment."""
-    sizes: dict[str, Any] = {"batch_size": 50, "num_updates": 4, "remembers": True} | changes
+    sizes: Any = {"batch_size": 50, "num_updates": 4, "remembers": True} | changes
     draw = buffers.Sequences(length=LENGTH, every=EVERY, exponent=exponent, correction=BETA)  # type: ignore[arg-type]
     return buffers.Replay(replay_size=slots * ENVS, num_envs=ENVS, draw=draw, **sizes)
 
@@ -258,7 +258,7 @@ class Replaying(Remembering):
         return state, metrics | buffers.priorities((batch.reward.sum(axis=0) + step)[None], batch)
 
 
-CHANGES: dict[str, Any] = {
+CHANGES: Any = {
     "num_envs": 3,
     "num_steps": 2,
     "num_updates": 2,

@@ -166,7 +166,7 @@ def test_both_names_of_the_output_are_refused(
 
 
 def test_steps_may_be_written_with_an_exponent(monkeypatch: pytest.MonkeyPatch) -> None:
-    called: dict[str, Any] = {}
+    called: Any = {}
     monkeypatch.setattr("rljax.runs.run.train", lambda **what: called.update(what))
     steps = "--steps 1e6 --eval-every=3e5 --checkpoint-every 1_000_000 --then-online 2.5e5"
     cli.main(f"train sac --env rljax/Pendulum {steps} --config.warmup-steps 1e4".split())

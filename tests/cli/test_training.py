@@ -41,7 +41,7 @@ def test_seeds_count_from_the_first(
 def test_changes_online_are_settings_by_name(
     flags: list[str], expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handed: dict[str, Any] = {}
+    handed: Any = {}
     monkeypatch.setattr("rljax.runs.run.train", lambda **what: handed.update(what))
     words = "train td3_bc --data d4rl/hopper-medium-v2 --then-online 1e3 --base runs/before"
     cli.main([*words.split(), *flags])

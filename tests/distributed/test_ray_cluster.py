@@ -18,7 +18,7 @@ from tests.helpers import small_runs
 pytest.importorskip("ray")
 SIZES = {"launch-000": 16, "launch-001": 32}
 STEPS = 6_000
-EVERY: dict[str, Any] = {
+EVERY: Any = {
     "log_every": 100,
     "eval_every": 3_000,
     "eval_episodes": 1,

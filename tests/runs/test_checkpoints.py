@@ -353,7 +353,7 @@ def test_manifest_lists_every_file(tmp_path: Path) -> None:
 
 # Templates that do not fit.
 
-OTHER: dict[str, Any] = {
+OTHER: Any = {
     "shape": {"weight": jnp.zeros(6)},
     "rank": {"weight": jnp.zeros((5, 1))},
     "key": {"weight": jax.random.split(jax.random.key(0), 5)},

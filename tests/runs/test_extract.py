@@ -26,7 +26,7 @@ CASES = [
 @pytest.mark.parametrize(("agent", "env"), CASES)
 def test_extracted_learners_go_on_as_inside(agent: str, env: str, tmp_path: Path) -> None:
     name = {"ppo": "learning_rate", "stream_ac": "entropy_cost"}.get(agent, "actor_lr")
-    config: dict[str, Any] = {name: [1e-4, 1e-4, 3e-4]}
+    config: Any = {name: [1e-4, 1e-4, 3e-4]}
     whole = small_runs.train(agent, env, 200, tmp_path / "whole", config, seeds=(0, 1, 0))
     pair, single = extract(whole, [2, 0], tmp_path / "pair"), extract(whole, [1])
     assert single == tmp_path / "whole-1"
@@ -89,7 +89,7 @@ def test_a_learner_that_diverged_is_still_said_to_have(tmp_path: Path) -> None:
 def test_learners_of_an_offline_run_are_taken_out(tmp_path: Path) -> None:
     file = datasets.write(counting.recorded(), tmp_path / "data.npz")
     config = {"hidden": (16, 16), "batch_size": 32}
-    settings: dict[str, Any] = {"data": str(file), "config": config, **small_runs.EVERY}
+    settings: Any = {"data": str(file), "config": config, **small_runs.EVERY}
     whole = run.train("bc", "Pendulum-v1", 100, out=tmp_path / "whole", seeds=3, **settings)
     part = extract(whole, [1])
     for out in (whole, part):

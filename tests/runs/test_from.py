@@ -115,7 +115,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_learners_begin_with_it_and_their_policy_warms_up(source: Path) -> None:
-    how: dict[str, Any] = {"from_run": str(source), "config": small_runs.SMALL, **small_runs.EVERY}
+    how: Any = {"from_run": str(source), "config": small_runs.SMALL, **small_runs.EVERY}
     training = Training(experiments.prepare("td3", "rljax/Pendulum", 100, seeds=2, **how))
     training.start()
     given = small_runs.arrays(source)

@@ -178,7 +178,7 @@ CHANGED = {"schedule": [[100, {"actor_lr": 1e-3}], [250, {"actor_lr": 1e-2}]]}
 
 @pytest.mark.learn
 def test_a_run_with_a_schedule_is_resumed(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"config": {"actor_lr": [1e-4, 1e-4]}, "schedule": CHANGED}
+    settings: Any = {"config": {"actor_lr": [1e-4, 1e-4]}, "schedule": CHANGED}
     td3 = partial(small_runs.train, "td3", "rljax/Pendulum", seeds=2, **settings)
     whole, half = (records.read(out, "changes") for out in parts.resumed(td3, 200, 400, tmp_path))
     assert [change["step"] for change in whole] == [100, 250]

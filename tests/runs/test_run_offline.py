@@ -26,8 +26,8 @@ from tests.cli import commands
 from tests.helpers import small_runs
 from tests.runs import parts
 
-SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32}
-ONLINE: dict[str, Any] = {"replay_size": 300, "warmup_steps": 0}
+SMALL: Any = {"hidden": (16, 16), "batch_size": 32}
+ONLINE: Any = {"replay_size": 300, "warmup_steps": 0}
 
 
 def written(
@@ -521,7 +521,7 @@ def test_command_line(tmp_path: Path, data: str) -> None:
 
 @pytest.mark.learn
 def test_weights_are_kept_in_the_folder_and_resumed(tmp_path: Path, data: str) -> None:
-    settings: dict[str, Any] = {"seeds": 2, "weights": "return", "weights_alpha": 0.2}
+    settings: Any = {"seeds": 2, "weights": "return", "weights_alpha": 0.2}
     whole, half = parts.resumed(partial(train, "td3_bc", data=data, **settings), 100, 200, tmp_path)
     described = records.read_config(whole)
     assert (described["weights"], described["weights_alpha"]) == ("return", 0.2)
@@ -554,7 +554,7 @@ def test_a_run_from_before_there_were_weights_goes_on(tmp_path: Path, data: str)
 
 @pytest.mark.learn
 def test_weighted_data_beside_new_experience(tmp_path: Path, data: str) -> None:
-    settings: dict[str, Any] = {"weights": "top", "weights_share": 0.3}
+    settings: Any = {"weights": "top", "weights_share": 0.3}
     parts.resumed(online(data, **settings), 200, 300, tmp_path)
     settings |= {"env": "Pendulum-v1", "offline_share": "pooled"}
     config = {**ONLINE, "warmup_steps": 20}

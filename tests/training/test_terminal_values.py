@@ -22,7 +22,7 @@ from rljax.training.terminal_values import MOST_ROWS, terminal_values
 from tests.helpers.counting import ROWS, Config, Fake, dataset, recorded
 
 PLAIN = buffers.Dataset(batch_size=4)
-TIMES: dict[str, Any] = {"value_times": "even", "actor_times": "even"}
+TIMES: Any = {"value_times": "even", "actor_times": "even"}
 SHARES = {"value_current": 0.2, "value_future": 0.5, "actor_current": 0.0, "actor_future": 1.0}
 GOALS = buffers.Dataset(batch_size=4, draw=buffers.Goals(discount=0.9, **SHARES, **TIMES))
 

@@ -218,7 +218,7 @@ def test_a_strangers_grid_runs_nothing(strangers: Path) -> None:
     assert not Path("canary").exists()
 
 
-TRUSTED: dict[str, Any] = {
+TRUSTED: Any = {
     "load": lambda out: loading.load(out, trust=True),
     "resume": lambda out: run.resume(out, 150, trust=True),
     "eval": lambda out: evaluate.evaluate_run(Folder(out, trusted=True), episodes=1),
@@ -234,7 +234,7 @@ def test_trust_lets_it_run(strangers: Path, way: str) -> None:
 
 def test_a_pickle_of_an_environment_needs_its_seal_or_trust(tmp_path: Path) -> None:
     (tmp_path / "environments").write_bytes(b"a pickle")
-    notes: dict[str, Any] = {"environments": "saved", "seal": trust.state_seal(b"a pickle")}
+    notes: Any = {"environments": "saved", "seal": trust.state_seal(b"a pickle")}
     stranger, trusted = Folder(tmp_path), Folder(tmp_path, trusted=True)
     state = checkpoints.environments(stranger, tmp_path, notes)
     assert state == b"a pickle"

@@ -163,7 +163,7 @@ def test_population_based_training_ranks_learners_beyond_a_limit_last(tmp_path: 
     made = costly()
 
     def population(limits: tuple[str, ...], out: Path) -> Path:
-        fields: dict[str, Any] = {"tuning_seeds": (0, 1, 2, 3), "test_seeds": (5,), "every": 1000}
+        fields: Any = {"tuning_seeds": (0, 1, 2, 3), "test_seeds": (5,), "every": 1000}
         protocol = search_spaces.Protocol(method="pbt", population=4, limits=limits, **fields)
         sweeps.begin(made, protocol, search_spaces.Space(entries, made.config), out=out)
         (inside,) = grids.runs(out / "population")

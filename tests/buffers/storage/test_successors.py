@@ -306,7 +306,7 @@ def test_the_estimate_of_batches_counts_whole_stacks() -> None:
 @pytest.mark.slow
 def test_drivers_store_the_same_and_resume_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fakes that do not learn act alike, however experience is stored."""
-    changes: dict[str, Any] = {
+    changes: Any = {
         "learning_rate": 0.0,
         "num_envs": 2,
         "replay_size": 30,

@@ -37,7 +37,7 @@ def recorded(shows: str, takes: str) -> datasets.OfflineDataset:
         transitions, bounds = collect.roll_out(hosted, choose, STEPS, SEED), hosted.action_bounds
     finally:
         hosted.close()
-    known: dict[str, Any] = {"num_actions": hosted.spec.action_size} if hosted.spec.discrete else {}
+    known: Any = {"num_actions": hosted.spec.action_size} if hosted.spec.discrete else {}
     known = {"choices": list(hosted.spec.choices)} if hosted.spec.choices else known
     dataset = datasets.OfflineDataset("made", transitions, hosted.spec.name, None, bounds, known)
     assert difference(dataset.spec, hosted.spec) is None

@@ -10,7 +10,7 @@ from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.learner import Learner
 from tests.helpers import counting
 
-ON_HOST: dict[str, Any] = {"hosted": HostedDriver, "embedded": EmbeddedDriver}
+ON_HOST: Any = {"hosted": HostedDriver, "embedded": EmbeddedDriver}
 KINDS = ["compiled", *ON_HOST]
 
 

@@ -26,7 +26,7 @@ from tests.helpers.counting import Counter, Fake, HostedCounter, assert_equal, s
 from tests.training.drivers import kinds
 
 LIMIT, STEPS, ENVS = 5, 3, 2  # of an episode and of a rollout, which do not divide each other
-SIZES: dict[str, Any] = {"num_envs": ENVS, "num_steps": STEPS, "batch_size": STEPS * ENVS}
+SIZES: Any = {"num_envs": ENVS, "num_steps": STEPS, "batch_size": STEPS * ENVS}
 
 
 class Remembering(Fake):

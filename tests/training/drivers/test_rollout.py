@@ -18,7 +18,7 @@ from tests.helpers.counting import OnPolicy, State, driven
 from tests.training.drivers import kinds
 
 NUMBER, STEPS = 5, 4
-SIZES: dict[str, Any] = {"num_envs": 1, "num_steps": STEPS, "batch_size": STEPS}
+SIZES: Any = {"num_envs": 1, "num_steps": STEPS, "batch_size": STEPS}
 
 
 class Telling(OnPolicy):
@@ -67,7 +67,7 @@ def test_an_observation_is_perceived_once(kind: str) -> None:
 @pytest.mark.slow
 def test_the_first_minibatch_of_each_rollout_has_ratio_1() -> None:
     # The only minibatch.
-    sizes: dict[str, Any] = {"num_envs": 2, "num_steps": 4, "batch_size": 8, "num_epochs": 1}
+    sizes: Any = {"num_envs": 2, "num_steps": 4, "batch_size": 8, "num_epochs": 1}
     config = ppo.Config(**sizes, learning_rate=0.1, actor_hidden=(4,), critic_hidden=(4,))
     environment = envs.make("rljax/Pendulum")
     driver = CompiledDriver(
