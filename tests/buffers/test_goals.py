@@ -260,7 +260,8 @@ def test_a_run_is_judged_on_all_tasks_and_resumed_exactly(tmp_path: Path, walks:
     assert len(line["success"]) == 5
     assert line["success"] == line["returns"]
     assert loading.load(whole)(np.zeros(4)).shape == (2,)
-    assert len(evaluate.evaluate_run(whole, episodes=5, compute=4)["episodes"][0]["success"]) == 5
+    (line,) = evaluate.evaluate_run(whole, episodes=5, config={"compute": 4})["episodes"]
+    assert len(line["success"]) == 5
     played = collect.record(whole, steps=50, num_envs=5)
     assert (played.observation_size, played.env) == (2, ENV)
 
