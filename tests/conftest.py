@@ -1,6 +1,4 @@
-"""What all tests share, and the processes that they start:
-the CPU, and a compilation cache that outlives the run.
-"""
+"""What all tests and their processes share."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from typing import Any
 
 import pytest
 
-# JAX reads these when it is imported, which no test has done yet. What is set already counts.
+# JAX reads these when it is imported. What is set already counts.
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "rljax", "tests")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Whichever test comes first, and on however many cores.
@@ -27,19 +25,16 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("MPLBACKEND", "agg")
 os.environ.setdefault("WANDB_MODE", "offline")
 
-# Runs write many small files that must reach the disk: in memory, where there is plenty, nobody
-# waits for it.
+# Runs write many small files that must reach the disk: in memory nobody waits for it.
 _MEMORY = Path("/dev/shm")
 if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4e9:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
-# Tracing makes objects by the million and hardly any garbage: looking for it less often saves a
-# sixth of the time.
+# Tracing makes objects by the million and hardly any garbage: this saves a sixth of the time.
 gc.set_threshold(200_000, 20, 100)
 
-# Bytes of a process: compiled programs keep theirs until they are forgotten, which takes seconds,
-# as does compiling again what all files share. Half of the machine's memory, but not so much that a
-# process runs out of memory maps.
+# Bytes of a process: compiled programs stay until they are forgotten, and compiling anew what files
+# share takes time. Half of the machine's memory, but so little that memory maps are left.
 _MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 MOST_MEMORY = min(
     max(2.5e9, 0.5 * _MACHINE / int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))), 5.5e9
@@ -48,7 +43,7 @@ MOST_MEMORY = min(
 
 @pytest.fixture(autouse=True, scope="module")
 def _forget_compiled_programs() -> Iterator[None]:
-    """After a file of tests, let go of what was compiled if there is too much of it."""
+    """After a file, let go of what was compiled if there is too much of it."""
     yield
     pages = Path("/proc/self/statm")  # the second number is of those in memory
     if (
@@ -65,8 +60,7 @@ def _forget_compiled_programs() -> Iterator[None]:
             trim(0)
 
 
-# Seconds after which a test fails, on a machine that may be several times slower than ours; of slow
-# ones as well.
+# Seconds after which a test fails, on a machine that may be several times slower than ours.
 MOST_SECONDS, MOST_SECONDS_OF_SLOW = 600, 3_600
 
 
@@ -88,21 +82,18 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """What has been imported stays, so that no search for garbage goes through it again."""
+    """No search for garbage goes through what is imported again."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--share K/N` runs the tests in part K of N. A hash of a test's name decides its part."""
     parser.addoption("--share", default="0/1", help="K/N: the tests in part K of N, from 0 on")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark cases after the first ones as slow where a test says so,
-    and leave out the tests of other parts.
-    """
+    """Mark cases after the first ones as slow where a test says so; leave out other parts."""
     numbers: collections.Counter[str] = collections.Counter()
     for item in items:
         marker = item.get_closest_marker("slow_after")

@@ -1,11 +1,9 @@
-"""The contract's own parts: what a Config and an EnvSpec are to JAX, branches on the step,
-errors of users.
-"""
+"""The contract's own parts."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any
 
 import chex
 import jax
@@ -16,19 +14,7 @@ import pytest
 from rljax import agent
 from rljax.agent import EnvSpec, Transition, Weighted
 from rljax.networks.inputs import Raw
-
-
-@agent.config
-class Config:
-    """One field of each kind."""
-
-    learning_rate: float = 1e-3
-    batch_size: int = 4
-    entropy: float | None = None
-    hidden: tuple[int, ...] = (8, 8)
-    activation: Literal["relu", "tanh"] = "relu"
-    layer_norm: bool = False
-    discount: float = 0.99
+from tests.helpers.example_config import Config
 
 
 def test_spec_describes_actions() -> None:
@@ -41,11 +27,11 @@ def test_spec_describes_actions() -> None:
 
 
 def test_floats_are_leaves_and_the_rest_is_static() -> None:
-    assert agent.float_fields(Config) == ("learning_rate", "entropy", "discount")
-    assert jax.tree.leaves(Config()) == [1e-3, 0.99]
-    assert jax.tree.leaves(Config(entropy=-2.0)) == [1e-3, -2.0, 0.99]
-    doubled = jax.tree.map(lambda x: 2 * x, Config())
-    assert doubled == Config(learning_rate=2e-3, discount=1.98)
+    assert agent.float_fields(Config) == ("learning_rate", "entropy")
+    assert jax.tree.leaves(Config()) == [1e-3]
+    assert jax.tree.leaves(Config(entropy=-2.0)) == [1e-3, -2.0]
+    doubled = jax.tree.map(lambda x: 2 * x, Config(entropy=1.0))
+    assert doubled == Config(learning_rate=2e-3, entropy=2.0)
 
 
 def test_config_is_frozen() -> None:
@@ -60,14 +46,14 @@ def test_other_floats_do_not_recompile_and_other_sizes_do() -> None:
     def program(config: Config) -> Any:
         return config.learning_rate * config.batch_size
 
-    assert program(Config()) == pytest.approx(4e-3)
-    assert program(Config(learning_rate=1.0, discount=0.5)) == 4.0
+    assert program(Config(entropy=0.0)) == pytest.approx(4e-3)
+    assert program(Config(learning_rate=1.0, entropy=0.5)) == 4.0
     with pytest.raises(AssertionError, match="traced > 1 times"):
-        program(Config(learning_rate=1.0, batch_size=5))
+        program(Config(entropy=0.0, batch_size=5))
 
 
 def test_configs_are_stacked_and_mapped_over() -> None:
-    stacked = Config(learning_rate=jnp.arange(3.0), discount=jnp.ones(3))  # type: ignore[arg-type]
+    stacked = Config(learning_rate=jnp.arange(3.0), entropy=jnp.ones(3))  # type: ignore[arg-type]
     result = jax.vmap(lambda config: config.learning_rate + config.batch_size)(stacked)
     np.testing.assert_array_equal(result, [4.0, 5.0, 6.0])
 
@@ -81,21 +67,18 @@ def test_transitions_do_not_share_their_extras() -> None:
 
 
 class Scaling:
-    """An agent whose actions are its observations times its State;
-    those that explore are 1 more.
-    """
+    """An agent whose actions are observations times its State; those that explore are 1 more."""
 
     @staticmethod
     def act(
         state: Any, observation: Any, key: Any, config: Any, explore: bool
     ) -> tuple[Any, dict[str, Any]]:
-        """The action, and nothing beside it."""
         del key
         return state * observation * config.learning_rate + explore, {"unused": observation}
 
 
 def test_base_acts_as_its_agent_and_is_a_pytree() -> None:
-    config, spec = Config(learning_rate=0.5, discount=1.0), agent.EnvSpec("x", (3,), 3)
+    config, spec = Config(learning_rate=0.5, entropy=1.0), agent.EnvSpec("x", (3,), 3)
     base = agent.Base(jnp.asarray(2.0), config, Scaling, spec, Raw(), None)
     assert jax.tree.leaves(base) == [2.0, 0.5, 1.0], "its agent is static"
     key, observation = jax.random.key(0), jnp.arange(3.0)
@@ -105,7 +88,6 @@ def test_base_acts_as_its_agent_and_is_a_pytree() -> None:
 
 
 def change(state: Any) -> tuple[Any, dict[str, Any]]:
-    """One more, and the number before."""
     return state + 1, {"loss": state * 1.0}
 
 
@@ -127,9 +109,7 @@ def test_every_changes_on_each_period_only(period: int) -> None:
 def test_every_time_is_no_branch() -> None:
     program = jax.make_jaxpr(lambda step, state: agent.every(1, step, change, state))(0, 1)
     assert "cond[" not in str(program)
-    assert agent.every(1, jnp.asarray(0), change, jnp.asarray(5))[1]["loss"] == 5.0, (
-        "a plain number, not Weighted"
-    )
+    assert agent.every(1, jnp.asarray(0), change, jnp.asarray(5))[1]["loss"] == 5.0
 
 
 def test_branch_on_the_step_stays_a_branch_under_vmap() -> None:
@@ -156,9 +136,7 @@ def test_discrete_actions_are_refused_where_continuous_ones_are_needed() -> None
     ("value", "limits", "message"),
     [
         (1.5, (0, 1), r"^--config\.learning-rate is 1\.5, it must be finite and in \[0, 1\]\.$"),
-        (-0.1, (0, 1), r"is -0\.1, it must be finite and in \[0, 1\]"),
         (-1.0, (0, None), r"is -1, it must be finite and at least 0\.$"),
-        (float("nan"), (0, 1), r"is nan, it must be finite"),
         (float("inf"), (0, None), r"is inf, it must be finite and at least 0"),
         (np.array([0.5, 2.0]), (0, 1), r"is 2, it must be finite and in \[0, 1\]"),
     ],
@@ -170,7 +148,7 @@ def test_floats_out_of_range(value: Any, limits: tuple[float, float | None], mes
 
 def test_ranges_are_closed() -> None:
     agent.require_range(
-        Config(learning_rate=0.0, discount=1.0), learning_rate=(0, 1), discount=(0, 1)
+        Config(learning_rate=0.0, entropy=1.0), learning_rate=(0, 1), entropy=(0, 1)
     )
     agent.require_range(Config(learning_rate=1e9), learning_rate=(0, None))
 

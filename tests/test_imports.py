@@ -1,4 +1,4 @@
-"""Who may import whom, from the ground up, and how little an import brings along."""
+"""Who may import whom, and how little an import brings along."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rljax import trust
 
 ROOT = Path(__file__).parents[1]
 
-# Packages of rljax from the ground up: each imports those above it in this list, and itself.
+# From the ground up: each imports those above it in this list, and itself.
 PACKAGES = [
     "spec",
     "requirements",
@@ -66,7 +66,6 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 
 def allowed(package: str) -> set[str]:
-    """What a package may import of rljax."""
     if package in FACES:
         return {*PACKAGES}
     above = PACKAGES[: PACKAGES.index(package) + 1] if package in PACKAGES else []
@@ -74,13 +73,12 @@ def allowed(package: str) -> set[str]:
 
 
 def is_main(node: ast.AST) -> bool:
-    """Whether `node` is the `if __name__ == "__main__":` of a module."""
     return isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
 
 
 def imported(node: ast.AST, *, lazily: bool = True) -> Iterator[str]:
-    """Dotted names that the code below `node` imports;
-    without those in functions or for types, if not `lazily`.
+    """Dotted names that the code below `node` imports; if not `lazily`, without those in functions
+    or for types.
     """
     for child in ast.iter_child_nodes(node):
         late = isinstance(child, ast.FunctionDef) or (
@@ -91,28 +89,24 @@ def imported(node: ast.AST, *, lazily: bool = True) -> Iterator[str]:
         if isinstance(child, ast.Import):
             yield from (alias.name for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
-            assert child.level == 0, "imports are absolute"
+            assert child.level == 0
             yield from (f"{child.module}.{alias.name}" for alias in child.names)
         else:
             yield from imported(child, lazily=lazily)
 
 
 def package_of(name: str) -> str | None:
-    """The package of rljax that a dotted name lies in;
-    None for other packages and for rljax's own names.
-    """
+    """The package of rljax that a dotted name lies in; None for rljax's own names."""
     first, _, rest = name.partition(".")
     package = rest.partition(".")[0]
     return package if first == "rljax" and package in {*PACKAGES, "agents"} else None
 
 
 def tree(path: Path) -> ast.Module:
-    """A file's syntax tree."""
     return ast.parse(path.read_text(), str(path))
 
 
 def upwards(package: str, path: Path) -> list[str]:
-    """What a module of a package imports and may not."""
     return [
         name for name in imported(tree(path)) if package_of(name) not in (None, *allowed(package))
     ]
@@ -123,7 +117,7 @@ def test_every_folder_is_a_package_of_the_list() -> None:
 
 
 def test_the_architecture_page_has_the_same_order() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text()
+    page = (ROOT / "docs/architecture.md").read_text()
     rows = re.findall(r"^\| \[(\w+)(?:/|\.py)\]\((\S+)\) \|", page, re.MULTILINE)
     assert [name for name, _ in rows] == PACKAGES
     assert all((ROOT / "docs" / link).exists() for _, link in rows)
@@ -152,7 +146,7 @@ def test_agents_import_the_field_and_no_more() -> None:
 
 
 def test_trust_is_entered_by_its_names() -> None:
-    """Others use what `rljax.trust` lists, and the one module there that imports Gymnasium."""
+    """Besides them, by the one module there that imports Gymnasium."""
     for package, path in modules():
         names = [name for name in imported(tree(path)) if package_of(name) == "trust"]
         parts = {name.split(".")[2] for name in names if name.count(".") > 1}
@@ -201,7 +195,6 @@ QUICK = [
 
 
 def test_help_and_imports_load_nothing_heavy() -> None:
-    """All in one process, which says after each statement what it has loaded."""
     report = (
         f"import sys, json; print(json.dumps([x for x in {HEAVY!r} if x in sys.modules]), "
         "file=sys.stderr)"

@@ -1,6 +1,4 @@
-"""What a user installs: the wheel and the source distribution,
-and the command line that comes with them.
-"""
+"""What a user installs."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def execute(*command: object, cwd: Path) -> str:
-    """Run a command outside the checkout's influence and return what it prints."""
+    """What a command prints, outside the checkout's influence."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True
@@ -31,7 +29,6 @@ def execute(*command: object, cwd: Path) -> str:
 
 
 def build(source: Path, target: str, folder: Path) -> Path:
-    """Build the wheel ("wheel") or the source distribution ("sdist") of `source`."""
     execute(sys.executable, "-m", "hatchling", "build", "-t", target, "-d", folder, cwd=source)
     (built,) = folder.glob("*.whl" if target == "wheel" else "*.tar.gz")
     return built
@@ -44,24 +41,21 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` folder of an empty environment with the wheel;
-    dependencies are borrowed from this one.
-    """
+    """The `bin` folder of an environment with the wheel, which borrows its dependencies."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False, symlinks=True)
-    python = folder / "bin" / "python"
+    python = folder / "bin/python"
     install = ("--no-deps", "--no-index", "--quiet", "--disable-pip-version-check", wheel)
     execute(sys.executable, "-m", "pip", "--python", python, "install", *install, cwd=folder)
     (packages,) = folder.glob("lib/python*/site-packages")
-    # A folder named in a .pth file is searched after the environment's own; .pth files in it (ours
-    # of an editable installation) are not read.
+    # Searched after the environment's own packages; .pth files in it are not read.
     (packages / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return folder / "bin"
 
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Path:
-    """A user's folder, with packages of the names that our top-level folders have."""
+    """A user's folder with packages of our top-level folders' names."""
     for name in ("agents", "envs"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(
@@ -124,7 +118,7 @@ def test_command_line_runs_beside_packages_called_agents_and_envs(
 
 @pytest.mark.learn
 def test_module_runs_from_the_installed_files(installed: Path, elsewhere: Path) -> None:
-    # With -m the current folder, and with it the user's `agents`, comes first on the path.
+    # With -m the current folder, and the user's `agents` in it, comes first.
     listed = execute(installed / "python", "-m", "rljax", "list", "presets", cwd=elsewhere)
     assert "Pendulum-v1" in listed
     show = (

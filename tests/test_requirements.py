@@ -22,8 +22,6 @@ from rljax.requirements import (
 
 @agent.config
 class Settings:
-    """One of each."""
-
     share: Share = 0.5
     rate: NonNegative = 0.0
     positive: Positive | None = None

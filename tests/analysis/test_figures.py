@@ -1,4 +1,4 @@
-"""Figures with one panel: what is drawn, and where its legend and labels stand."""
+"""Figures with one panel."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_figure_of_intervals():
     bar, dot = panel.get_lines()[1:3]
     np.testing.assert_array_equal(bar.get_xdata(), [0.5, 0.7])
     assert list(dot.get_xdata()) == [0.6]
-    assert panel.yaxis_inverted(), "the first stands on top"
+    assert panel.yaxis_inverted()
 
 
 def test_a_figure_of_profiles():

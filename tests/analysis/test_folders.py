@@ -1,4 +1,4 @@
-"""Run folders: which are found, what is read of them, and which are skipped with which reason."""
+"""Run folders: which are found, and which are skipped."""
 
 from __future__ import annotations
 
@@ -10,20 +10,9 @@ from pathlib import Path
 import pytest
 
 from rljax.analysis import folders
+from rljax.runs import records
 from rljax.runs.records import Recorder
 from tests.helpers import run_folders
-
-
-def test_runs_are_found_at_any_depth_and_once(tmp_path):
-    run_folders.write(tmp_path / "runs" / "sac" / "Hopper-v5" / "a")
-    run_folders.write(tmp_path / "runs" / "sac" / "Hopper-v5" / "b", seeds=(7,))
-    (tmp_path / "runs" / "sac" / "Hopper-v5" / "a" / "checkpoints" / "config.json").mkdir(
-        parents=True
-    )
-    paths = [tmp_path / "runs", tmp_path / "runs" / "sac" / "Hopper-v5" / "a"]
-    runs, skipped = folders.read_all(paths)
-    assert skipped == []
-    assert [(run.folder.name, len(run.learners)) for run in runs] == [("a", 3), ("b", 1)]
 
 
 def test_a_population_of_several_settings_and_one_seed(tmp_path):
@@ -33,33 +22,26 @@ def test_a_population_of_several_settings_and_one_seed(tmp_path):
         (0, 1e-3),
         (0, 3e-4),
     ]
-    described = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(
-        json.dumps(described | {"learners": described["learners"][:1]})
-    )
+    described = records.read_config(path)
+    records.write_json(path / "config.json", described | {"learners": described["learners"][:1]})
     _, skipped = folders.read_all([tmp_path])
-    assert (
-        "grid' cannot be read as a run: its config.json has 1 learners and 2 seeds."
-        in skipped[0][1]
-    )
+    said = "grid' cannot be read as a run: its config.json has 1 learners and 2 seeds."
+    assert said in skipped[0][1]
 
 
 def test_of_a_sweep_only_the_test_is_reported(tmp_path):
     sweep = tmp_path / "sweep"
-    run_folders.write(
-        sweep / "generation-000" / "rung-0" / "launch-000", seeds=(0,), config={"actor_lr": 1e-3}
-    )
-    run_folders.write(
-        sweep / "generation-001" / "rung-0" / "launch-000", seeds=(0,), config={"actor_lr": 3e-3}
-    )
-    run_folders.write(sweep / "test" / "launch-000", seeds=(100, 101), config={"actor_lr": 1e-3})
-    run_folders.write(
-        sweep / "test" / ".partial-launch-001", seeds=(102,), config={"actor_lr": 1e-3}
-    )
+    for place, seeds, rate in (
+        ("generation-000/rung-0/launch-000", (0,), 1e-3),
+        ("generation-001/rung-0/launch-000", (0,), 3e-3),
+        ("test/launch-000", (100, 101), 1e-3),
+        ("test/.partial-launch-001", (102,), 1e-3),
+    ):
+        run_folders.write(sweep / place, seeds=seeds, config={"actor_lr": rate})
     (sweep / "sweep.json").write_text("{}")
     for path in (tmp_path, sweep):
         found, skipped = folders.read_all([path])
-        assert [run.folder for run in found] == [sweep / "test" / "launch-000"]
+        assert [run.folder for run in found] == [sweep / "test/launch-000"]
         assert skipped[0][0] == sweep
         assert skipped[0][1].startswith(
             "2 runs of its search: the seeds of a search choose the settings"
@@ -69,13 +51,8 @@ def test_of_a_sweep_only_the_test_is_reported(tmp_path):
 
 
 def test_steps_after_a_data_set_belong_to_the_budget(tmp_path):
-    run_folders.write(
-        tmp_path / "a",
-        "iql",
-        data="d4rl/hopper-medium-v2",
-        then_online=30_000,
-        steps=[30_000, 60_000],
-    )
+    online = {"data": "d4rl/hopper-medium-v2", "then_online": 30_000}
+    run_folders.write(tmp_path / "a", "iql", steps=[30_000, 60_000], **online)
     runs, _ = folders.read_all([tmp_path])
     assert runs[0].budget == 60_000
     assert runs[0].learners[0].index_at(None) == 1
@@ -84,14 +61,13 @@ def test_steps_after_a_data_set_belong_to_the_budget(tmp_path):
 def test_corrupt_and_empty_runs_are_skipped_with_the_reason(tmp_path):
     run_folders.write(tmp_path / "good")
     run_folders.write(tmp_path / "young", steps=())
-    broken = run_folders.write(tmp_path / "broken")
-    (broken / "config.json").write_text('{"agent": ')
-    odd = run_folders.write(tmp_path / "odd")
-    (odd / "config.json").write_text('{"format": 1, "agent": "sac", "environment": "Hopper-v5"}')
-    unnumbered = run_folders.write(tmp_path / "unnumbered")
-    (unnumbered / "config.json").write_text('{"agent": "sac"}')
-    listing = run_folders.write(tmp_path / "list")
-    (listing / "config.json").write_text("[]")
+    for name, text in {
+        "broken": '{"agent": ',
+        "odd": '{"format": 1, "agent": "sac", "environment": "Hopper-v5"}',
+        "unnumbered": '{"agent": "sac"}',
+        "list": "[]",
+    }.items():
+        (run_folders.write(tmp_path / name) / "config.json").write_text(text)
     torn = run_folders.write(tmp_path / "torn")
     lines = (torn / "evaluations.jsonl").read_text().splitlines()
     (torn / "evaluations.jsonl").write_text("\n".join([lines[0][:20], *lines[1:]]))
@@ -103,14 +79,17 @@ def test_corrupt_and_empty_runs_are_skipped_with_the_reason(tmp_path):
     runs, skipped = folders.read_all([tmp_path])
     assert [run.folder.name for run in runs] == ["good"]
     reasons = {folder.name: reason for folder, reason in skipped}
-    assert "config.json cannot be read" in reasons["broken"]
-    assert "it has no config.json" in reasons["bare"]
-    assert "its config.json lacks 'env', 'storage', 'data', " in reasons["odd"]
-    assert "its config.json says no format" in reasons["unnumbered"]
-    assert "is not a JSON object" in reasons["list"]
-    assert "line 1 is not a JSON object" in reasons["torn"]
-    assert "line 1 lacks 'learner', 'seed'" in reasons["lacking"]
-    assert reasons["young"] == "it has no evaluations yet."
+    for name, reason in {
+        "broken": "config.json cannot be read",
+        "bare": "it has no config.json",
+        "odd": "its config.json lacks 'env', 'storage', 'data', ",
+        "unnumbered": "its config.json says no format",
+        "list": "is not a JSON object",
+        "torn": "line 1 is not a JSON object",
+        "lacking": "line 1 lacks 'learner', 'seed'",
+        "young": "it has no evaluations yet.",
+    }.items():
+        assert reason in reasons[name]
 
 
 def test_a_run_without_an_environment_says_so_and_its_estimate(tmp_path: Path) -> None:

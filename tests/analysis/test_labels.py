@@ -1,4 +1,4 @@
-"""Names of rows and tasks: they are short, and different for different rows."""
+"""Names of rows and tasks: short, and different."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.helpers import run_folders
 
 
 def rows(paths):
-    """The number of learners in each row, by task and label."""
+    """Learners in each row, by task and label."""
     runs, _ = folders.read_all(paths)
     return {
         table.task: {row.label: len(row.learners) for row in table.rows}

@@ -1,4 +1,4 @@
-"""Suites of tasks: which rows and tasks are compared, and how their results are normalised."""
+"""Suites of tasks: what is compared, and how results are normalised."""
 
 from __future__ import annotations
 
@@ -50,11 +50,9 @@ def test_only_rows_that_have_all_tasks_are_compared(tmp_path):
         for agent in ("sac", "td3"):
             run_folders.write(tmp_path / agent / task, agent, task)
     run_folders.write(tmp_path / "ppo", "ppo", "Hopper-v5")
-    run_folders.write(tmp_path / "dsact" / "Hopper-v5", "dsact", "Hopper-v5")
+    run_folders.write(tmp_path / "dsact/Hopper-v5", "dsact", "Hopper-v5")
     # incomplete
-    run_folders.write(
-        tmp_path / "dsact" / "HalfCheetah-v5", "dsact", "HalfCheetah-v5", steps=(10_000,)
-    )
+    run_folders.write(tmp_path / "dsact/HalfCheetah-v5", "dsact", "HalfCheetah-v5", steps=(10_000,))
     run_folders.write(tmp_path / "walker", "sac", "Walker2d-v5")
     (found,), _ = suite([tmp_path])
     assert list(found.rows) == ["sac", "td3"]

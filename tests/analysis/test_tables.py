@@ -1,6 +1,4 @@
-"""Tables: which learners are pooled in a row, which evaluation counts,
-and which runs may not share a table.
-"""
+"""Tables: which learners share a row, and which runs a table."""
 
 from __future__ import annotations
 
@@ -19,8 +17,7 @@ def only(path, at=None):
 
 
 def test_a_population_is_split_by_what_its_learners_differ_in(tmp_path):
-    # Two seeds of each of two learning rates; `hidden` is a list of as many entries and means
-    # another thing.
+    # Two seeds of each of two rates; `hidden` is a list of as many entries.
     rates = {"actor_lr": [1e-3, 1e-3, 3e-4, 3e-4]}
     run_folders.write(
         tmp_path / "grid", seeds=(0, 1, 0, 1), config={"hidden": [64, 64, 64, 64]}, own=rates

@@ -1,4 +1,4 @@
-"""Running runs in the terminal: the line of each, and that a look reads only what is new."""
+"""Running runs in the terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.helpers import run_folders
 
 
 def seen(path, seconds=0.0):
-    """A run as it looks that many seconds after its last line."""
+    """A run as it looks so many seconds after its last line."""
     run = watch.WatchedRun.open(path)
     latest = max(file.stat().st_mtime for file in path.iterdir())
     run.look(latest + seconds)
@@ -26,7 +26,7 @@ def seen(path, seconds=0.0):
 
 
 def unfinished(path, **options):
-    """A run that has come to two thirds of its budget, and has not ended."""
+    """A run at two thirds of its budget that has not ended."""
     run_folders.write(path, steps=(10_000, 20_000), **options)
     (path / "summary.json").unlink()
     return path
@@ -41,13 +41,8 @@ def row(text, name):
 
 def test_a_running_run(tmp_path):
     run = seen(unfinished(tmp_path / "a", seeds=(0, 1, 2, 3, 4)), 10)
-    assert (run.state, run.step, run.total, run.speed, run.diverged) == (
-        "running",
-        20_000,
-        30_000,
-        500.0,
-        0,
-    )
+    assert (run.state, run.step, run.total) == ("running", 20_000, 30_000)
+    assert (run.speed, run.diverged) == (500.0, 0)
     # The five returns lie between 667 and 693.
     match = re.fullmatch(r"680 \[(6\d\d) to (6\d\d)\]", run.latest)
     assert match
@@ -64,17 +59,14 @@ def test_states(tmp_path):
     assert seen(run_folders.write(tmp_path / "done")).state == "complete"
     assert seen(run_folders.write(tmp_path / "stopped", steps=(10_000,))).state == "stopped"
     path = unfinished(tmp_path / "silent")
-    assert [seen(path, seconds).state for seconds in (100, 900, 1100)] == [
-        "running",
-        "running",
-        "stalled",
-    ]
+    states = [seen(path, seconds).state for seconds in (100, 900, 1100)]
+    assert states == ["running", "running", "stalled"]
     new = run_folders.write(tmp_path / "new", steps=())
     assert [seen(new, seconds).state for seconds in (300, 700)] == ["starting", "stalled"]
     lost = seen(unfinished(tmp_path / "lost", evaluation={"diverged": True}))
     assert (lost.state, lost.diverged) == ("diverged", 3)
     (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "config.json").write_text("{")
+    (tmp_path / "broken/config.json").write_text("{")
     assert seen(tmp_path / "broken").state == "unreadable"
 
 
@@ -91,14 +83,8 @@ def test_some_learners_have_diverged(tmp_path):
     path = unfinished(tmp_path / "a")
     with Recorder(path) as recorder:
         for learner in range(3):
-            line = {
-                "step": 25_000,
-                "learner": learner,
-                "seed": learner,
-                "returns": [1.0],
-                "diverged": learner == 1,
-            }
-            recorder.evaluation(line)
+            line = {"step": 25_000, "learner": learner, "seed": learner, "returns": [1.0]}
+            recorder.evaluation(line | {"diverged": learner == 1})
     run = seen(path)
     assert (run.state, run.diverged) == ("running", 1)
     assert "running, 1 of 3 diverged" in printed([path])
@@ -168,15 +154,13 @@ def printed(paths, **options):
 
 
 def test_one_line_for_each_run_and_running_ones_first(tmp_path):
-    run_folders.write(tmp_path / "runs" / "done", "td3", "Ant-v5", seeds=(0,))
-    unfinished(tmp_path / "runs" / "now", agent="./my/own.py", data="sets/mine.hdf5")
+    run_folders.write(tmp_path / "runs/done", "td3", "Ant-v5", seeds=(0,))
+    unfinished(tmp_path / "runs/now", agent="./my/own.py", data="sets/mine.hdf5")
     text = printed([tmp_path / "runs"])
     lines = text.splitlines()
     assert lines[0].split()[:4] == ["agent", "task", "run", "step"]
-    assert [line.split()[:3] for line in lines[1:]] == [
-        ["own", "mine", "now"],
-        ["td3", "Ant-v5", "done"],
-    ]
+    names = [line.split()[:3] for line in lines[1:]]
+    assert names == [["own", "mine", "now"], ["td3", "Ant-v5", "done"]]
     assert {"20k/30k", "300", "running"} <= set(row(text, "own"))
     assert {"30k/30k", "complete"} <= set(row(text, "td3"))
     assert max(map(len, lines)) <= watch.DEFAULT_WIDTH
@@ -235,7 +219,5 @@ def test_errors(tmp_path):
         ValueError, match=r"there is no run in '.*' yet\. One begins with: rljax train sac"
     ):
         watch.follow([tmp_path])
-    with pytest.raises(ValueError, match="nowhere' is not a folder of runs"):
-        watch.follow([tmp_path / "nowhere"])
     with pytest.raises(ValueError, match="--every is 0, it must be above 0 seconds"):
         watch.follow([tmp_path], every=0)

@@ -18,13 +18,12 @@ SIZE, MOST = 6, 2
 
 
 def picture(number: Any) -> np.ndarray:
-    """Pictures [..., 6, 6, 2] whose pixels all differ."""
+    """Pixels that all differ."""
     pixels = np.arange(SIZE * SIZE * 2, dtype=np.uint8).reshape(SIZE, SIZE, 2)
     return pixels + np.asarray(number, np.uint8)[..., None, None, None]
 
 
 def transitions(numbers: Any) -> Transition:
-    """Transitions [...] whose actions are their numbers."""
     number: Any = np.asarray(numbers)
     vector = np.stack([number, number], axis=-1).astype(np.float32)
     flags = np.zeros(number.shape, bool)
@@ -34,7 +33,6 @@ def transitions(numbers: Any) -> Transition:
 
 
 def ring(declared: buffers.Replay, steps: int = 5) -> Any:
-    """A ring of one environment for each learner."""
     start = np.arange(LEARNERS)[:, None] * 50
     buffer, add = begin(declared, transitions(start)), jax.jit(ReplayBuffer.add)
     for step in range(steps):
@@ -43,7 +41,7 @@ def ring(declared: buffers.Replay, steps: int = 5) -> Any:
 
 
 def shift_of(found: np.ndarray, original: np.ndarray) -> tuple[int, int]:
-    """The one shift that turns a padded picture into the one that was found."""
+    """The one shift of a padded picture that was found."""
     padded = np.pad(original, ((MOST, MOST), (MOST, MOST), (0, 0)), mode="edge")
     (shift,) = [
         (down, right)

@@ -1,6 +1,4 @@
-"""Batches from a data set alone: every row equally often, or by weight, and whole;
-and what a declaration adds.
-"""
+"""Batches from a data set alone, uniform or by weight."""
 
 from __future__ import annotations
 
@@ -12,42 +10,31 @@ import pytest
 
 from rljax import buffers
 from rljax.buffers.dataset import WHOLE, alias_table, trajectory_ends
+from tests.buffers import reference
+from tests.helpers import replay_buffers
 from tests.helpers.counting import ROWS, dataset
-
-KEY = jax.random.key(0)
-
-sample = jax.jit(lambda declared, data, keys: declared.sample(None, data, keys))
+from tests.helpers.replay_buffers import sample
 
 
 def test_every_row_is_drawn_equally_often_and_whole() -> None:
-    keys = jax.random.split(jax.random.key(0), 2)
-    batches = sample(buffers.Dataset(batch_size=64, num_updates=50), dataset(), keys)
+    declared, keys = buffers.Dataset(batch_size=64, num_updates=50), replay_buffers.keys()
+    batches = sample(declared, None, dataset(), keys)
     assert batches.observation.shape == (2, 50, 64, 2)
-    for learner in np.asarray(batches.reward).reshape(2, -1):
-        values, counts = np.unique(learner, return_counts=True)
-        assert values.tolist() == list(range(1, ROWS + 1))
-        expected = learner.size / ROWS
-        chi_square = float((np.square(counts - expected) / expected).sum())
-        assert abs(chi_square - (ROWS - 1)) < 5 * np.sqrt(2 * (ROWS - 1)), (
-            "uniform, and not a rotation"
-        )
-    assert np.any(np.asarray(batches.reward)[0] != np.asarray(batches.reward)[1]), (
-        "each learner draws its own"
-    )
+    for learner in np.asarray(batches.reward, int).reshape(2, -1):
+        assert set(learner) == set(range(1, ROWS + 1))
+        reference.assert_drawn(learner - 1, np.ones(ROWS))
+    assert_taken_on_the_host(declared, dataset(), keys, batches)
     np.testing.assert_array_equal(batches.observation[..., 0], batches.reward)
     np.testing.assert_array_equal(batches.next_observation[..., 1], -batches.reward + 0.5)
 
 
-def test_what_is_random_and_what_is_taken_are_the_batches() -> None:
-    """So that the host can take rows of data that the device does not hold."""
-    declared, keys = (
-        buffers.Dataset(batch_size=8, num_updates=3),
-        jax.random.split(jax.random.key(1), 2),
-    )
+def assert_taken_on_the_host(declared: Any, data: Any, keys: Any, batches: Any) -> None:
+    """Learners have their own batches; the host can take them of data that the device lacks."""
+    assert np.any(batches.reward[0] != batches.reward[1])
     drawn = jax.tree.map(np.asarray, declared.draw.random(keys, ROWS, declared))
-    on_host = declared.draw.take(dataset(), drawn)
+    on_host = declared.draw.take(data, drawn)
     assert isinstance(on_host.reward, np.ndarray)
-    jax.tree.map(np.testing.assert_array_equal, on_host, sample(declared, dataset(), keys))
+    jax.tree.map(np.testing.assert_array_equal, on_host, batches)
 
 
 def test_trajectories_end_at_ends_at_limits_and_with_the_data() -> None:
@@ -75,7 +62,7 @@ def test_a_data_set_says_what_it_is() -> None:
 def test_rows_keep_the_extras_of_the_file() -> None:
     data: Any = dataset().replace(extras={"number": np.arange(1, ROWS + 1)})
     declared = buffers.Dataset(batch_size=8, columns=(buffers.Source(),))
-    batch = sample(declared, declared.prepare(data), jax.random.split(jax.random.key(0), 2))
+    batch = sample(declared, None, declared.prepare(data), replay_buffers.keys())
     assert set(batch.extras) == {"number", "offline"}
     np.testing.assert_array_equal(batch.extras["number"], batch.reward)
     assert batch.extras["offline"].all()
@@ -103,9 +90,7 @@ def test_columns_that_a_draw_would_lose_are_refused() -> None:
 
 
 def probabilities(table: np.ndarray) -> list[int]:
-    """What an alias table [N, 2] gives each row, in units of 2^-32 / N,
-    added up one entry after the other.
-    """
+    """What an alias table [N, 2] gives each row, in units of 2^-32 / N."""
     total = [0] * len(table)
     for row, (kept, alias) in enumerate(table.tolist()):
         total[row] += kept
@@ -135,19 +120,13 @@ WEIGHTS = np.where(np.arange(ROWS) % 4 == 1, 0.0, np.exp(np.arange(ROWS) / 10.0)
 def test_rows_are_drawn_as_often_as_their_weights_say_and_whole() -> None:
     data = buffers.with_weights(dataset(), WEIGHTS / WEIGHTS.sum())
     declared = buffers.Dataset(batch_size=64, num_updates=200, draw=buffers.WeightedRows())
-    keys = jax.random.split(jax.random.key(3), 2)
-    batches = sample(declared, data, keys)
+    keys = replay_buffers.keys(3)
+    batches = sample(declared, None, data, keys)
     assert batches.extras == {}, "the table stays behind"
     np.testing.assert_array_equal(batches.observation[..., 0], batches.reward)
     for learner in np.asarray(batches.reward).reshape(2, -1):
         assert_drawn(learner)
-    assert np.any(np.asarray(batches.reward)[0] != np.asarray(batches.reward)[1]), (
-        "each learner draws its own"
-    )
-    drawn = jax.tree.map(np.asarray, declared.draw.random(keys, ROWS, declared))
-    on_host = declared.draw.take(data, drawn)
-    assert isinstance(on_host.reward, np.ndarray)
-    jax.tree.map(np.testing.assert_array_equal, on_host, batches)
+    assert_taken_on_the_host(declared, data, keys, batches)
 
 
 @pytest.mark.slow
@@ -155,34 +134,21 @@ def test_half_of_a_batch_is_of_one_part() -> None:
     part = np.repeat(np.arange(3, dtype=np.float32), (10, 4, ROWS - 14))
     declared = buffers.Dataset(batch_size=32, num_updates=60, draw=buffers.PartRows(part=1))
     data = declared.prepare(dataset().replace(extras={"part": part}))
-    keys = jax.random.split(jax.random.key(3), 2)
-    batches = sample(declared, data, keys)
+    keys = replay_buffers.keys(3)
+    batches = sample(declared, None, data, keys)
     assert batches.reward.shape == (2, 60, 64)
     assert batches.extras == {}, "label and table stay behind"
     rows = np.asarray(batches.reward).astype(np.int64) - 1  # rewards are 1, 2, ...
-    everybody, expert = (np.bincount(x.ravel(), minlength=ROWS) for x in np.split(rows, 2, axis=-1))
-    assert (everybody > 0).all()
-    assert expert[10:14].sum() == expert.sum()
-    for counts in (everybody, expert[10:14]):
-        chi_square = (np.square(counts - counts.mean()) / counts.mean()).sum()
-        assert abs(chi_square - (len(counts) - 1)) < 5 * np.sqrt(2 * (len(counts) - 1))
-    assert (rows[0] != rows[1]).any(), "each learner draws its own"
-    drawn = jax.tree.map(np.asarray, declared.draw.random(keys, ROWS, declared))
-    on_host = declared.draw.take(data, drawn)
-    assert isinstance(on_host.reward, np.ndarray)
-    jax.tree.map(np.testing.assert_array_equal, on_host, batches)
+    everybody, expert = np.split(rows, 2, axis=-1)
+    assert set(everybody.ravel()) == set(range(ROWS))
+    reference.assert_drawn(everybody, np.ones(ROWS))
+    reference.assert_drawn(expert, part == 1)
+    assert_taken_on_the_host(declared, data, keys, batches)
 
 
 def assert_drawn(rewards: np.ndarray) -> None:
-    """Rewards 1, 2, ... are drawn in proportion to `WEIGHTS`, by a chi-square;
-    those of weight 0 never.
-    """
-    counts = np.bincount(rewards.astype(np.int64), minlength=ROWS + 1)[1:]
-    expected = rewards.size * WEIGHTS / WEIGHTS.sum()
-    assert counts[expected == 0].sum() == 0
-    chi_square = (np.square(counts - expected)[expected > 0] / expected[expected > 0]).sum()
-    free = (expected > 0).sum() - 1
-    assert abs(chi_square - free) < 5 * np.sqrt(2 * free)
+    """Rewards 1, 2, ... are drawn as often as `WEIGHTS` says."""
+    reference.assert_drawn(rewards.astype(int) - 1, WEIGHTS)
 
 
 def test_weighted_rows_keep_their_columns() -> None:
@@ -192,9 +158,8 @@ def test_weighted_rows_keep_their_columns() -> None:
     )
     prepared = declared.prepare(dataset())
     declared.check()
-    batch = sample(
-        declared, buffers.with_weights(prepared, WEIGHTS / WEIGHTS.sum()), jax.random.split(KEY, 1)
-    )
+    weighted = buffers.with_weights(prepared, WEIGHTS / WEIGHTS.sum())
+    batch = sample(declared, None, weighted, replay_buffers.keys()[:1])
     rows = np.asarray(batch.reward).astype(np.int64) - 1
     assert set(batch.extras) == {
         "next_action",

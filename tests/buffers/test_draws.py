@@ -1,6 +1,4 @@
-"""Draws from a ring: uniform ones, and along episodes, n steps ahead or of goals in hindsight,
-against plain Python.
-"""
+"""Draws from a ring, uniform or along episodes, against plain Python."""
 
 from __future__ import annotations
 
@@ -14,11 +12,11 @@ import pytest
 
 from rljax import buffers
 from rljax.agent import Transition
+from rljax.agents import dqn
 from rljax.buffers.replay import Draw
 from rljax.buffers.storage.ring import ReplayBuffer
-from rljax.training import configuration, registry
-from rljax.training.plan import Experiment, plan
-from rljax.training.settings import Settings
+from tests.buffers import reference
+from tests.helpers import counting
 from tests.helpers.replay_buffers import (
     DISCOUNT,
     LEARNERS,
@@ -29,19 +27,18 @@ from tests.helpers.replay_buffers import (
     history,
     keys,
     named,
-    nbytes,
     numbered,
     of_all_kinds,
     of_episodes,
+    sample,
     transitions,
 )
+from tests.training.plan.test_stages import BOX, planned
 
-# Uniform: every stored transition equally often, nothing else ever, at a cost that knows no
-# capacity.
+# Uniform.
 
 
 def draw(buffer: ReplayBuffer, key: jax.Array, num_updates: int, batch_size: int) -> Any:
-    """Uniform batches."""
     declared = buffers.Replay(
         replay_size=buffer.capacity, batch_size=batch_size, num_updates=num_updates
     )
@@ -59,15 +56,10 @@ def test_each_stored_transition_is_drawn_equally_often(steps: int) -> None:
     stored = min(3 * steps, 30)
     for learner in range(LEARNERS):
         latest = [int(x) for time in range(steps) for x in numbered(time, 3)[learner]][-stored:]
-        values, counts = np.unique(drawn[learner], return_counts=True)
-        assert values.tolist() == sorted(latest), (
-            "all that is stored, and no row that is not or no longer"
-        )
-        expected = drawn[learner].size / stored
-        chi_square = float((np.square(counts - expected) / expected).sum())  # mean k, variance 2 k
-        freedom = stored - 1
-        assert chi_square < freedom + 5 * np.sqrt(2 * freedom)
-        assert chi_square > freedom - 5 * np.sqrt(2 * freedom), "draws, not a rotation"
+        values = np.unique(drawn[learner])
+        assert values.tolist() == sorted(latest)
+
+        reference.assert_drawn(np.searchsorted(values, drawn[learner]), np.ones(stored))
 
 
 def test_fields_of_a_transition_stay_together() -> None:
@@ -87,23 +79,6 @@ def test_batches_learners_and_keys_differ() -> None:
     np.testing.assert_array_equal(drawn, again)
     other = np.asarray(uniform(replay, keys(1), 3, 64).action)
     assert (drawn != other).mean() > 0.9
-
-
-@pytest.mark.slow
-def test_learner_draws_the_same_rows_alone_and_in_a_population() -> None:
-    replay = filled(30, 3, 25)
-    together = uniform(replay, keys(), 2, 8)
-    for learner in range(LEARNERS):
-        one = slice(learner, learner + 1)
-        alone = uniform(
-            replay.replace(data=jax.tree.map(lambda x, one=one: x[one], replay.data)),
-            keys()[one],
-            2,
-            8,
-        )
-        jax.tree.map(
-            lambda x, y, one=one: np.testing.assert_array_equal(x[one], y), together, alone
-        )
 
 
 def sizes(jaxpr: Any) -> Iterator[int]:
@@ -127,21 +102,10 @@ def test_nothing_that_a_uniform_draw_computes_grows_with_the_capacity() -> None:
     assert max(first) <= LEARNERS * 4 * 32 * 2 * 2, "batches and little beside them"
 
 
-def test_drawing_needs_no_memory_for_the_ring() -> None:
-    temporary = []
-    for rows in (10_000, 160_000):
-        replay = empty(rows, 1)
-        memory: Any = uniform.lower(replay, keys(), 4, 32).compile().memory_analysis()
-        temporary.append(memory.temp_size_in_bytes)
-        assert memory.temp_size_in_bytes < 0.1 * nbytes(replay.data)
-    assert temporary[0] == temporary[1]
-
-
 # Along episodes.
 
 
 def each(values: Any) -> Any:
-    """One value for each learner."""
     values = np.asarray(values, np.float32)
     return jnp.asarray(values if values.ndim else np.full(LEARNERS, values))
 
@@ -149,7 +113,6 @@ def each(values: Any) -> Any:
 def declare(
     num_envs: int, kind: Draw, batch_size: int = 200, num_updates: int = 3
 ) -> buffers.Replay:
-    """A replay from which batches are drawn so."""
     return buffers.Replay(
         replay_size=10_000,
         batch_size=batch_size,
@@ -159,14 +122,11 @@ def declare(
     )
 
 
-sample = jax.jit(lambda declared, replay, keys: declared.sample(replay, None, keys))
-
-
 def along(
     replay: ReplayBuffer, num_envs: int, kind: Draw, own: Any = None, **changes: Any
 ) -> Transition:
     """Batches of a draw; `own` are the learners' keys where there are fewer of them."""
-    return sample(declare(num_envs, kind, **changes), replay, keys() if own is None else own)
+    return sample(declare(num_envs, kind, **changes), replay, None, keys() if own is None else own)
 
 
 @pytest.mark.slow_after(1)
@@ -186,25 +146,21 @@ def test_n_steps_equal_a_loop_over_the_episode(
     assert batch.reward.shape == (LEARNERS, 3, 200)
     found = set()
     for learner, row in drawn(batch):
-        _, environment, episode, time = row.observation[:4].astype(int)
-        own = rows[environment][-slots:]
-        (start,) = [i for i, x in enumerate(own) if (x.episode, x.time) == (episode, time)]
+        stored, start = reference.located(rows, slots, row)
         reward, length = 0.0, 0
-        for x in own[start : start + n]:
+        for x in stored[start : start + n]:
             reward += float(DISCOUNT[learner]) ** length * x.reward
             length += 1
             if x.terminated or x.truncated:
                 break
-        last = own[start + length - 1]
+        last = stored[start + length - 1]
         assert (row.terminated, row.truncated) == (last.terminated, last.truncated)
-        assert row.action == time
+        assert row.action == stored[start].time
         np.testing.assert_allclose(row.reward, reward, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(row.extras["discount"], DISCOUNT[learner] ** length, rtol=1e-6)
         np.testing.assert_array_equal(row.next_observation, named(last, 1, learner))
-        found.add((learner, environment, episode, time))
-    assert len(found) == LEARNERS * num_envs * min(slots, steps), (
-        "every stored row, the newest ones too"
-    )
+        found.add((learner, *stored[start][:3]))
+    assert len(found) == LEARNERS * num_envs * min(slots, steps)
 
 
 def test_one_step_is_the_uniform_draw() -> None:
@@ -215,18 +171,15 @@ def test_one_step_is_the_uniform_draw() -> None:
 
 
 class Goals:
-    """A goal is what observations begin with; it is reached by being there."""
+    """A goal is what observations begin with."""
 
     def achieved(self, observation: Any) -> Any:
-        """The first four."""
         return observation[..., :4]
 
     def desired(self, observation: Any) -> Any:
-        """The last four."""
         return observation[..., 4:]
 
     def relabelled(self, observation: Any, goal: Any) -> Any:
-        """With other last four."""
         return jnp.concatenate([observation[..., :4], goal], axis=-1)
 
     def goal_reward(self, achieved: Any, goal: Any) -> Any:
@@ -235,14 +188,12 @@ class Goals:
 
 
 def hindsight(share: Any = 1.0, discount: Any = DISCOUNT) -> buffers.Hindsight:
-    """Goals of the environment above in hindsight."""
     return buffers.Hindsight(share=each(share), discount=each(discount), environment=Goals())
 
 
 def relabelled(
     replay: ReplayBuffer, num_envs: int, share: Any = 1.0, discount: Any = DISCOUNT, **changes: Any
 ) -> Transition:
-    """Batches with goals in hindsight."""
     return along(replay, num_envs, hindsight(share, discount), **changes)
 
 
@@ -256,9 +207,9 @@ def test_goals_are_of_the_same_episodes_future_or_of_others(
     assert not batch.extras, "times are of no use to an agent"
     future = 0
     for learner, row in drawn(batch):
-        _, environment, episode, time = row.observation[:4].astype(int)
-        own = rows[environment][-slots:]
-        here = next(x for x in own if (x.episode, x.time) == (episode, time))
+        stored, place = reference.located(rows, slots, row)
+        here = stored[place]
+        environment, episode, time = here[:3]
         np.testing.assert_array_equal(row.observation[:4], named(here, 0, learner)[:4])
         np.testing.assert_array_equal(row.next_observation[:4], named(here, 1, learner)[:4])
         assert (row.terminated, row.truncated) == (here.terminated, here.truncated)
@@ -275,16 +226,17 @@ def test_goals_are_of_the_same_episodes_future_or_of_others(
         np.testing.assert_allclose(future / (LEARNERS * 600), 0.5, atol=0.06)
 
 
+def twice(whole: int, begun: int, slots: int) -> ReplayBuffer:
+    """A ring of two environments that did the same: a whole episode, and one that goes on."""
+    row = [Row(0, 0, t, 0.0, t == whole - 1, False) for t in range(whole)]
+    row += [Row(0, int(whole > 0), t, 0.0, False, False) for t in range(begun)]
+    return of_episodes([row, [x._replace(environment=1) for x in row]], slots)
+
+
 @pytest.mark.slow
 def test_future_goals_are_geometric_up_to_the_end() -> None:
-    """Of one episode of 5 steps, all of it in the ring,
-    and of one that goes on beyond its newest row.
-    """
-    lasting = [Row(0, 0, t, 0.0, t == 4, False) for t in range(5)] + [
-        Row(0, 1, t, 0.0, False, False) for t in range(4)
-    ]
-    other = [x._replace(environment=1) for x in lasting]
-    batch = relabelled(of_episodes([lasting, other], 9), 2, num_updates=20, batch_size=4_000)
+    """Of one whole episode of 5 steps, and of one that goes on beyond its newest row."""
+    batch = relabelled(twice(5, 4, 9), 2, num_updates=20, batch_size=4_000)
     flat = jax.tree.map(lambda x: np.asarray(x).reshape(LEARNERS, -1, *x.shape[3:]), batch)
     for learner in range(LEARNERS):
         seen, goal = flat.observation[learner, :, 1:4], flat.observation[learner, :, 5:]
@@ -300,14 +252,8 @@ def test_future_goals_are_geometric_up_to_the_end() -> None:
 
 @pytest.mark.slow
 def test_the_oldest_rows_do_not_go_on_with_the_newest() -> None:
-    """Of an episode of 8 steps the last 4 are left, right behind the first 4 of the next,
-    as if they were its own.
-    """
-    row = [Row(0, 0, t, 0.0, t == 7, False) for t in range(8)] + [
-        Row(0, 1, t, 0.0, False, False) for t in range(4)
-    ]
-    replay = of_episodes([row, [x._replace(environment=1) for x in row]], 8)
-    batch = relabelled(replay, 2, discount=np.ones(2, np.float32))
+    """The last 4 steps of an episode of 8 lie right behind the first 4 of the next."""
+    batch = relabelled(twice(8, 4, 8), 2, discount=np.ones(2, np.float32))
     observation = np.asarray(batch.observation).reshape(-1, 8)
     own = observation[observation[:, 1] == observation[:, 5]]
     assert len(own) > 300
@@ -317,12 +263,9 @@ def test_the_oldest_rows_do_not_go_on_with_the_newest() -> None:
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("discount", [0.0, 1.0])
 def test_future_goals_at_the_discounts_limits(discount: float) -> None:
-    row = [Row(0, 0, t, 0.0, False, False) for t in range(8)]
     limits = np.full(LEARNERS, discount, np.float32)
-    replay = of_episodes([row, [x._replace(environment=1) for x in row]], 8)
-    observation = np.asarray(
-        relabelled(replay, 2, discount=limits, batch_size=4_000).observation
-    ).reshape(-1, 8)
+    batch = relabelled(twice(0, 8, 8), 2, discount=limits, batch_size=4_000)
+    observation = np.asarray(batch.observation).reshape(-1, 8)
     first = observation[(observation[:, 1] == observation[:, 5]) & (observation[:, 3] == 0)]
     shares = np.bincount(first[:, 7].astype(int), minlength=9)[1:] / len(first)
     np.testing.assert_allclose(
@@ -346,16 +289,15 @@ def test_a_share_of_goals_is_replaced() -> None:
             )
 
 
-KINDS = ("n_step", "hindsight")
+KINDS = ("uniform", "n_step", "hindsight")
 
 
 def of_kind(kind: str, share: Any = 1.0, discount: Any = DISCOUNT) -> Draw:
-    """A draw along episodes."""
-    return (
-        buffers.NStep(steps=3, discount=each(discount))
-        if kind == "n_step"
-        else hindsight(share, discount)
-    )
+    if kind == "uniform":
+        return buffers.Uniform()
+    if kind == "n_step":
+        return buffers.NStep(steps=3, discount=each(discount))
+    return hindsight(share, discount)
 
 
 @pytest.mark.slow
@@ -365,12 +307,10 @@ def test_learner_draws_the_same_alone_and_in_a_population(kind: str) -> None:
     together = along(replay, 3, of_kind(kind, share))
     for learner in range(LEARNERS):
         one = slice(learner, learner + 1)
-        own = of_kind(kind, share[one], DISCOUNT[one])
         part = replay.replace(data=jax.tree.map(lambda x, one=one: x[one], replay.data))
-        alone = along(part, 3, own, keys()[one])
-        jax.tree.map(
-            lambda x, y, one=one: np.testing.assert_allclose(x[one], y, rtol=1e-6), together, alone
-        )
+        alone = along(part, 3, of_kind(kind, share[one], DISCOUNT[one]), keys()[one])
+        tolerance = {} if kind == "uniform" else {"rtol": 1e-6}
+        counting.assert_equal(counting.one(together, learner), counting.one(alone, 0), **tolerance)
 
 
 @pytest.mark.slow_after(1)
@@ -387,22 +327,11 @@ def test_nothing_that_is_computed_grows_with_the_capacity(kind: str) -> None:
 
 @pytest.mark.learn
 def test_rewards_of_box_pick_in_hindsight_are_the_environments() -> None:
-    """Its own goal, handed to a transition in hindsight, leaves all of it as it is."""
-    dqn, asked = registry.load_agent("dqn"), Settings("dqn", "rljax/BoxPick-2x4", 350)
-    changes = {
-        "num_envs": 4,
-        "num_steps": 50,
-        "replay_size": 1_000,
-        "batch_size": 64,
-        "warmup_steps": 10**6,
-    }
-    config = configuration.replace(dqn.Config(), changes | {"hindsight": 1.0}, "test")
-    planned = plan(Experiment(asked, dqn, config, None))
-    driver: Any = planned.stages[0].driver
+    """Handed its own goal in hindsight, a transition stays as it is."""
+    made = planned(dqn, "rljax/BoxPick-2x4", 350, BOX | {"hindsight": 1.0})
+    driver: Any = made.stages[0].driver
     goals: Any = driver.loop.simulators.environment.environment
-    assert driver.hyper.experience.draw.environment is goals, (
-        "the plan names the environment to the draw"
-    )
+    assert driver.hyper.experience.draw.environment is goals
     driver.start([0])
     driver.advance(7)  # 350 steps: round the ring
     stored = driver.learners.storage
@@ -411,8 +340,7 @@ def test_rewards_of_box_pick_in_hindsight_are_the_environments() -> None:
     assert (times == (np.r_[250:350, 100:250] % 100 + 1)[:, None]).all(), (
         "episodes of 100 steps, the newest first"
     )
-    sample = jax.jit(lambda buffer, keys, experience: experience.sample(buffer, None, keys))
-    batch = sample(stored, keys()[:1], driver.hyper.experience)
+    batch = sample(driver.hyper.experience, stored, None, keys()[:1])
     observation, following = np.asarray(batch.observation), np.asarray(batch.next_observation)
     np.testing.assert_array_equal(goals.desired(observation), goals.desired(following))
     expected = goals.goal_reward(goals.achieved(following), goals.desired(following))
@@ -426,7 +354,7 @@ OLD = 1e6  # the reward of the data set's rows
 
 
 def old_rows(buffer: ReplayBuffer, number: int = 4) -> Transition:
-    """A data set whose rows are none of the buffer's."""
+    """A data set of other rows than the buffer's."""
     return jax.tree.map(lambda x: jnp.zeros((number, *x.shape[2:]), x.dtype), buffer.data).replace(
         reward=jnp.full(number, OLD)
     )
@@ -443,11 +371,8 @@ def ended_batches(buffer: ReplayBuffer, num_envs: int, share: Any) -> np.ndarray
         offline_share=share,
     )
     declared.check()
-    batch = mixture(declared, buffer, old_rows(buffer), keys())
+    batch = sample(declared, buffer, old_rows(buffer), keys())
     return np.asarray(batch.reward).reshape(LEARNERS, 400, 8)
-
-
-mixture = jax.jit(lambda declared, buffer, data, keys: declared.sample(buffer, data, keys))
 
 
 @pytest.mark.slow_after(6)
@@ -462,7 +387,7 @@ def test_only_rows_of_ended_episodes_are_drawn_and_all_of_them_alike(
     for environment in stored:
         ends = [i for i, row in enumerate(environment) if row.terminated or row.truncated]
         expected += [row.reward for row in environment[: max(ends, default=-1) + 1]]
-    assert 0 < len(expected) < sum(map(len, stored)), "some have ended, some have not"
+    assert 0 < len(expected) < sum(map(len, stored))
     for rewards in ended_batches(of_episodes(rows, slots), num_envs, share):
         old = rewards == OLD
         values, counts = np.unique(rewards[~old], return_counts=True)
@@ -477,7 +402,6 @@ def test_only_rows_of_ended_episodes_are_drawn_and_all_of_them_alike(
 
 @pytest.mark.parametrize("share", [0.5, "pooled", (1.0, 0.25, 1)])
 def test_a_learner_without_an_ended_episode_draws_from_the_data_set_alone(share: Any) -> None:
-    """Whatever the other learner has."""
     buffer = of_episodes(history(2, 11, seed=5), 11)
     first = np.arange(LEARNERS)[:, None] == 0
     data = buffer.data.replace(
@@ -491,11 +415,7 @@ def test_a_learner_without_an_ended_episode_draws_from_the_data_set_alone(share:
 def test_long_episodes_are_read_in_blocks() -> None:
     """One of two environments has ended after 3 of 150 steps, the other after 149."""
     number = 150
-    example = transitions(np.zeros((LEARNERS, 2)))
-    buffer, add = (
-        jax.jit(ReplayBuffer.create, static_argnums=1)(example, 400),
-        jax.jit(ReplayBuffer.add),
-    )
+    buffer, add = empty(400, 2), jax.jit(ReplayBuffer.add)
     for time in range(number):
         step = transitions(numbered(time, 2))
         never = np.zeros((LEARNERS, 2), bool)

@@ -16,11 +16,10 @@ from rljax.agent import Step
 from tests.helpers.replay_buffers import history as episodes
 from tests.helpers.replay_buffers import keys, of_episodes
 
-REPLAY: dict[str, Any] = {"replay_size": 10, "batch_size": 4}
+REPLAY: Any = {"replay_size": 10, "batch_size": 4}
 
 
 def n_step(discount: Any, steps: int = 3) -> buffers.Replay:
-    """A replay with one float."""
     return buffers.Replay(**REPLAY, draw=buffers.NStep(steps=steps, discount=discount))
 
 

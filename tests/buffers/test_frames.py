@@ -1,7 +1,8 @@
-"""Pictures that are stored once are the same pictures, on the host and in compiled programs."""
+"""Pictures that are stored once are the same pictures."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -20,9 +21,7 @@ ROWS, SHAPE, STACK = 40, (8, 32, 6), 3
 
 
 def pictures(seed: int = 0, rows: int = ROWS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pictures [N, H, W, c K] whose stacks overlap within episodes of ten, their successors,
-    and the ends.
-    """
+    """Pictures [N, H, W, c K] whose stacks overlap within episodes of ten, successors, and ends."""
     generator, length = np.random.default_rng(seed), 10
     before, after = [], []
     for _ in range(rows // length):
@@ -83,14 +82,12 @@ def test_successors_that_follow_are_not_stored_again() -> None:
 
 
 def dataset(seed: int = 0) -> datasets.OfflineDataset:
-    """A data set of such pictures."""
     before, after, ends = pictures(seed)
-    nothing, reward = (
-        np.zeros(ROWS, bool),
-        np.random.default_rng(seed).normal(size=ROWS).astype(np.float32),
-    )
-    action: Any = np.random.default_rng(seed).integers(3, size=ROWS).astype(np.int32)
-    transitions: Any = Transition(before, action, reward, nothing, ends, after)
+    generator = np.random.default_rng(seed)
+    reward, action = generator.normal(size=ROWS), generator.integers(3, size=ROWS)
+    never, reward = np.zeros(ROWS, bool), reward.astype(np.float32)
+    columns: Any = (before, action.astype(np.int32), reward, never, ends, after)
+    transitions = Transition(*columns)
     return datasets.OfflineDataset(
         f"made {seed}", transitions, None, None, None, {"num_actions": 3}
     )
@@ -102,7 +99,7 @@ def test_subsets_and_joins() -> None:
     for name, index in (("observation", 0), ("next_observation", 1)):
         expected = np.concatenate([pictures(0)[index], pictures(1)[index][5:25]])
         np.testing.assert_array_equal(np.asarray(getattr(both.transitions, name)), expected)
-    assert len(both.transitions.observation.pictures) == 44 + 23, "those of other rows are gone"
+    assert len(both.transitions.observation.pictures) == 44 + 23
     assert both.nbytes < 1.2 * 67 * np.prod(SHAPE)
     best = datasets.top_fraction(one, 0.25)
     assert best.num == 10
@@ -113,23 +110,12 @@ def test_subsets_and_joins() -> None:
         ValueError,
         match=r"differ: they show pictures of shape \(8, 32, 6\).* and pictures of shape",
     ):
-        datasets.join(
-            [
-                one,
-                datasets.OfflineDataset(
-                    "x", smaller(one.transitions), None, None, None, {"num_actions": 3}
-                ),
-            ],
-            "b",
-        )
+        datasets.join([one, dataclasses.replace(one, transitions=smaller(one.transitions))], "b")
 
 
 def smaller(transitions: Transition) -> Transition:
-    """Transitions with a part of each picture."""
-    both = (
-        np.asarray(x)[:, :, :12] for x in (transitions.observation, transitions.next_observation)
-    )
-    observation, following = both
+    before, after = transitions.observation, transitions.next_observation
+    observation, following = (np.asarray(x)[:, :, :12] for x in (before, after))
     return transitions.replace(observation=observation, next_observation=following)
 
 
@@ -138,14 +124,8 @@ def test_faults_of_pictures_are_found() -> None:
     t = made.transitions
     index = np.array(t.next_observation.index)
     index[3] = index[5]
-    broken = datasets.OfflineDataset(
-        "x",
-        t.replace(next_observation=t.next_observation.replace(index=index)),
-        None,
-        None,
-        None,
-        {},
-    )
+    odd = t.replace(next_observation=t.next_observation.replace(index=index))
+    broken = datasets.OfflineDataset("x", odd, None, None, None, {})
     found = {finding.name: finding for finding in datasets.check(broken)}
     assert found["successors_do_not_follow"].where == "rows 3"
     twice = datasets.join([made, made], "twice")

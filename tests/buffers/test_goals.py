@@ -1,11 +1,9 @@
-"""Goals drawn from data that hold none: which rows they are, what they make of rewards and ends,
-and runs with them.
-"""
+"""Goals drawn from data that hold none."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +21,12 @@ from rljax.training import configuration, plan
 from rljax.training.settings import Settings
 from tests.environments import goal_field
 from tests.helpers import small_runs
+from tests.runs import parts
 
 LENGTHS = (1, 7, 40, 2, 130)  # of trajectories
 DISCOUNT = 0.9
 ENV = "tests.environments.goal_field:Field-v0"
+ALWAYS: Any = {"value_goal_current": 0.0, "value_goal_future": 1.0}  # later ones
 
 
 def data(lengths: tuple[int, ...] = LENGTHS) -> Transition:
@@ -41,7 +41,6 @@ def data(lengths: tuple[int, ...] = LENGTHS) -> Transition:
 
 
 def settings(**changes: Any) -> Any:
-    """A Config of two learners."""
     known = {
         "value_goal_current": (0.2, 0.1),
         "value_goal_future": (0.5, 0.7),
@@ -52,9 +51,7 @@ def settings(**changes: Any) -> Any:
 
 
 def drawn(config: Any, seed: int = 0, lengths: tuple[int, ...] = LENGTHS) -> tuple[Any, Any]:
-    """Batches for two learners, and the rows [P, U x B] of states,
-    of the values' goals and of the actor's.
-    """
+    """Two learners' batches, and the rows [P, U x B] of states, of values' and of actors' goals."""
     declared = gciql.experience(config)
     prepared = jax.tree.map(jax.numpy.asarray, declared.prepare(data(lengths)))
     sample = jax.jit(lambda declared, data, keys: declared.sample(None, data, keys))
@@ -70,12 +67,7 @@ def drawn(config: Any, seed: int = 0, lengths: tuple[int, ...] = LENGTHS) -> tup
 
 
 def last_rows(lengths: tuple[int, ...] = LENGTHS) -> np.ndarray:
-    """The row in which each row's trajectory ends."""
-    ends, found, start = np.cumsum(lengths) - 1, [], 0
-    for end in ends:
-        found += [int(end)] * (int(end) + 1 - start)
-        start = int(end) + 1
-    return np.array(found)
+    return np.repeat(np.cumsum(lengths) - 1, lengths)
 
 
 def agree(counts: np.ndarray, expected: np.ndarray) -> None:
@@ -103,16 +95,17 @@ def test_transitions_are_whole_and_relabelled() -> None:
     given = data()
     for learner in range(2):
         here, goal, own = row[learner], value[learner], actor[learner]
-        np.testing.assert_array_equal(flat.action[learner], given.action[here])
-        np.testing.assert_array_equal(flat.truncated[learner], given.truncated[here])
-        states = np.concatenate([given.observation[here], given.observation[goal]], axis=1)
-        np.testing.assert_array_equal(flat.observation[learner], states)
-        after = np.concatenate([given.next_observation[here], given.observation[goal]], axis=1)
-        np.testing.assert_array_equal(flat.next_observation[learner], after)
-        judged = np.concatenate([given.observation[here], given.observation[own]], axis=1)
-        np.testing.assert_array_equal(flat.extras["actor_observation"][learner], judged)
-        np.testing.assert_array_equal(flat.reward[learner], np.where(here == goal, 0.0, -1.0))
-        np.testing.assert_array_equal(flat.terminated[learner], here == goal)
+        before, after = given.observation[here], given.next_observation[here]
+        for found, expected in (
+            (flat.action, given.action[here]),
+            (flat.truncated, given.truncated[here]),
+            (flat.observation, np.hstack([before, given.observation[goal]])),
+            (flat.next_observation, np.hstack([after, given.observation[goal]])),
+            (flat.extras["actor_observation"], np.hstack([before, given.observation[own]])),
+            (flat.reward, np.where(here == goal, 0.0, -1.0)),
+            (flat.terminated, here == goal),
+        ):
+            np.testing.assert_array_equal(found[learner], expected)
     assert (batch.reward.dtype, batch.terminated.dtype) == (np.float32, np.bool_)
     assert list(batch.extras) == ["actor_observation"]
 
@@ -131,20 +124,15 @@ def test_kinds_of_goals_have_their_shares() -> None:
     for learner, (current, future) in enumerate([(0.2, 0.5), (0.1, 0.7)]):
         here, goal = row[learner], value[learner]
         inside = (goal > here) & (goal <= last[here])
-        number = len(here)
-        # Of goals from anywhere 1 in 10,000 is the state itself and 1 in 20 lies later in its
-        # trajectory.
-        assert abs((goal == here).mean() - current) < 4 * np.sqrt(0.25 / number) + 2e-3
-        assert (
-            abs(inside.mean() - future - 0.05 * (1.0 - current - future))
-            < 4 * np.sqrt(0.25 / number) + 2e-3
-        )
+        most = 4 * np.sqrt(0.25 / len(here)) + 2e-3
+        # Of goals from anywhere 1 in 10,000 is the state itself, 1 in 20 lies later on.
+        assert abs((goal == here).mean() - current) < most
+        assert abs(inside.mean() - future - 0.05 * (1.0 - current - future)) < most
         assert (actor[learner] > here)[here < last[here]].all(), "always later, but in the last row"
 
 
 def test_goals_from_the_future_are_in_the_same_trajectory() -> None:
-    always: dict[str, Any] = {"value_goal_current": 0.0, "value_goal_future": 1.0}
-    _, (row, value, actor) = drawn(settings(**always))
+    _, (row, value, actor) = drawn(settings(**ALWAYS))
     last = last_rows()
     for goal in (value, actor):
         assert (goal <= last[row]).all()
@@ -155,16 +143,8 @@ def test_goals_from_the_future_are_in_the_same_trajectory() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("times", ["geometric", "even"])
 def test_how_much_later_goals_are(times: str) -> None:
-    always: dict[str, Any] = {
-        "value_goal_current": 0.0,
-        "value_goal_future": 1.0,
-        "value_goal_times": times,
-    }
-    lengths = (12,) * 3
-    rows, last = (
-        np.concatenate([drawn(settings(**always), seed, lengths)[1] for seed in range(3)], axis=-1),
-        11,
-    )
+    config, lengths, last = settings(**ALWAYS, value_goal_times=times), (12,) * 3, 11
+    rows = np.concatenate([drawn(config, seed, lengths)[1] for seed in range(3)], axis=-1)
     for learner, discount in enumerate([DISCOUNT, 0.5]):
         here, goal = rows[0, learner] % 12, rows[1, learner] % 12
         for start in (0, 6, 9):
@@ -177,8 +157,7 @@ def test_how_much_later_goals_are(times: str) -> None:
 
 
 def test_goals_from_anywhere_are_any_row() -> None:
-    never: dict[str, Any] = {"value_goal_current": 0.0, "value_goal_future": 0.0}
-    _, (row, value, _) = drawn(settings(**never))
+    _, (row, value, _) = drawn(settings(value_goal_current=0.0, value_goal_future=0.0))
     number = sum(LENGTHS)
     for learner in range(2):
         agree(
@@ -189,12 +168,7 @@ def test_goals_from_anywhere_are_any_row() -> None:
 
 @pytest.mark.parametrize("discount", [0.0, 1.0])
 def test_a_discount_at_its_end_is_no_accident(discount: float) -> None:
-    always: dict[str, Any] = {
-        "value_goal_current": 0.0,
-        "value_goal_future": 1.0,
-        "discount": discount,
-    }
-    _, (row, value, _) = drawn(settings(**always))
+    _, (row, value, _) = drawn(settings(**ALWAYS, discount=discount))
     expected = last_rows()[row] if discount else np.minimum(row + 1, last_rows()[row])
     assert (value == expected).mean() > 0.999
 
@@ -226,11 +200,8 @@ def test_who_conditions_on_goals() -> None:
 
 def test_tasks_are_dealt_round_and_round() -> None:
     hosted = envs.make_hosted(f"goals/{ENV}", 7)
-    assert (hosted.spec.observation_shape, hosted.spec.max_episode_steps, hosted.num_tasks) == (
-        (4,),
-        40,
-        5,
-    )
+    assert hosted.spec.observation_shape == (4,)
+    assert (hosted.spec.max_episode_steps, hosted.num_tasks) == (40, 5)
     first = hosted.reset(range(7))
     np.testing.assert_allclose(first[:, 2:], goal_field.PLACES[[0, 1, 2, 3, 4, 0, 1]], rtol=1e-6)
     assert np.abs(first[:, :2]).max() <= 0.3
@@ -261,25 +232,18 @@ def test_environments_without_goals_are_refused(name: str, walks: str) -> None:
 
 # Runs.
 
-SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32}
-EVERY: dict[str, Any] = {
-    "log_every": 50,
-    "eval_every": 100,
-    "eval_episodes": 5,
-    "checkpoint_every": 100,
-}
+SMALL: Any = {"hidden": (16, 16), "batch_size": 32}
+EVERY: Any = small_runs.EVERY | {"eval_episodes": 5}
 
 
 @pytest.fixture(scope="module")
 def walks(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The data set of most tests."""
     return str(goal_field.walks(tmp_path_factory.mktemp("data") / "walks.npz", number=20))
 
 
 def train(
     steps: int, out: Path, data: str, config: dict[str, Any] | None = None, **settings: Any
 ) -> Path:
-    """A run of seconds."""
     settings = EVERY | {"env": ENV} | settings  # a file's word does not import the module
     return run.train(
         "gciql", steps=steps, data=data, config=SMALL | (config or {}), out=out, **settings
@@ -288,21 +252,16 @@ def train(
 
 @pytest.mark.learn
 def test_a_run_is_judged_on_all_tasks_and_resumed_exactly(tmp_path: Path, walks: str) -> None:
-    thinking: dict[str, Any] = {"torso": "iru", "compute": 2, "hidden": (16,)}
-    whole = train(200, tmp_path / "whole", walks, thinking)
-    described = json.loads((whole / "config.json").read_text())
-    assert (described["env"], described["spec"]["observation_shape"]) == (
-        ENV,
-        [4],
-    )
+    thinking: Any = {"torso": "iru", "compute": 2, "hidden": (16,)}
+    whole, _ = parts.resumed(partial(train, data=walks, config=thinking), 100, 200, tmp_path)
+    described = records.read_config(whole)
+    assert (described["env"], described["spec"]["observation_shape"]) == (ENV, [4])
     line = records.read(whole, "evaluations")[-1]
     assert len(line["success"]) == 5
     assert line["success"] == line["returns"]
-    half = train(100, tmp_path / "half", walks, thinking)
-    run.resume(half, 200)
-    small_runs.assert_same(whole, half)
     assert loading.load(whole)(np.zeros(4)).shape == (2,)
-    assert len(evaluate.evaluate_run(whole, episodes=5, compute=4)["episodes"][0]["success"]) == 5
+    (line,) = evaluate.evaluate_run(whole, episodes=5, config={"compute": 4})["episodes"]
+    assert len(line["success"]) == 5
     played = collect.record(whole, steps=50, num_envs=5)
     assert (played.observation_size, played.env) == (2, ENV)
 
@@ -330,7 +289,6 @@ def test_what_is_learnt_does_not_depend_on_where_the_data_lie(tmp_path: Path, wa
             {"eval_episodes": 12},
             rf"--eval-episodes is 12, and '{ENV}' has 5 tasks .* such as 15",
         ),
-        ({"env": "CartPole-v1"}, r"'CartPole-v1' has no tasks with goals"),
         (
             {"data": None, "env": ENV},
             r"'gciql' learns from data: rljax train gciql --data",
@@ -362,15 +320,15 @@ def test_data_of_one_task_are_refused(walks: str) -> None:
 @pytest.mark.slow
 def test_agents_without_goals_learn_from_the_same_file(tmp_path: Path, walks: str) -> None:
     out = run.train("bc", ENV, steps=100, data=walks, config=SMALL, out=tmp_path / "run", **EVERY)
-    assert json.loads((out / "config.json").read_text())["spec"]["observation_shape"] == [2]
+    assert records.read_config(out)["spec"]["observation_shape"] == [2]
 
 
 @pytest.mark.learn
 @pytest.mark.parametrize("torso", ["mlp", "iru"])
 def test_learns_to_go_where_it_is_sent(torso: str, tmp_path: Path) -> None:
-    """From walks that go nowhere in particular, of which imitation keeps too much to arrive."""
+    """From walks that go nowhere, whose imitation does not arrive."""
     walks = str(goal_field.walks(tmp_path / "walks.npz"))
-    size: dict[str, Any] = (
+    size: Any = (
         {"hidden": (128, 128)}
         if torso == "mlp"
         else {"hidden": (64,), "compute": 3, "torso": "iru"}
@@ -381,8 +339,6 @@ def test_learns_to_go_where_it_is_sent(torso: str, tmp_path: Path) -> None:
         | rates
         | size
     )
-    out = tmp_path / "run"
-    run.train(
-        "gciql", ENV, 3_000, data=walks, config=config, out=out, eval_every=1_000, eval_episodes=50
-    )
-    assert json.loads((out / "summary.json").read_text())["best"]["mean"] >= 0.95
+    every = {"eval_every": 1_000, "eval_episodes": 50}
+    out = run.train("gciql", ENV, 3_000, data=walks, config=config, out=tmp_path / "run", **every)
+    assert records.read_summary(out)["best"]["mean"] >= 0.95

@@ -1,6 +1,4 @@
-"""Old and new rows in one batch: their shares, their rewards, the extras that both have,
-and draws that cannot be.
-"""
+"""Old and new rows in one batch."""
 
 from __future__ import annotations
 
@@ -16,14 +14,13 @@ from rljax.agent import Transition
 from rljax.buffers.storage.ring import ReplayBuffer
 from tests.buffers.test_dataset import WEIGHTS, assert_drawn
 from tests.helpers.counting import ROWS, dataset
+from tests.helpers.replay_buffers import sample
 
 NEW = [-6.0, -5.0, -4.0, -3.0, -2.0, -1.0]  # rewards of the ring's rows
 
 
 def ring(size: int = 20, online: int = 6, extras: tuple[str, ...] = ()) -> ReplayBuffer:
-    """A ring of one learner that holds `online` transitions with rewards below 0;
-    extras say the reward, too.
-    """
+    """A ring of one learner with `online` rewards below 0; extras say the reward, too."""
     example = jax.tree.map(lambda x: jnp.asarray(x[None, :1]), dataset())
 
     def at(reward: float) -> Transition:
@@ -37,17 +34,12 @@ def ring(size: int = 20, online: int = 6, extras: tuple[str, ...] = ()) -> Repla
 
 
 def mixed(batch_size: int = 16, **changes: Any) -> buffers.Mixed:
-    """A declaration."""
     return buffers.Mixed(replay_size=20, batch_size=batch_size, **changes)
-
-
-sample = jax.jit(lambda declared, buffer, data, keys: declared.sample(buffer, data, keys))
 
 
 def batches(
     declared: buffers.Mixed, buffer: ReplayBuffer | None = None, data: Transition | None = None
 ) -> Transition:
-    """The batches [U, B, ...] of one learner."""
     keys = jax.random.split(jax.random.key(0), 1)
     found = sample(declared, buffer or ring(), declared.prepare(data or dataset()), keys)
     return jax.tree.map(lambda x: np.asarray(x)[0], found)
@@ -81,7 +73,7 @@ def test_old_rows_can_have_weights(share: Any, old_share: float) -> None:
     assert set(found.extras) == {"next_action", "has_next_action"}
     reward = np.asarray(found.reward).ravel()
     old = reward > 0
-    assert abs(old.mean() - old_share) < 0.02, "weights do not change the share"
+    assert abs(old.mean() - old_share) < 0.02
     assert_drawn(reward[old])
     counts = np.unique(reward[~old], return_counts=True)[1]
     assert len(counts) == 6
@@ -92,7 +84,7 @@ def test_pooled_old_and_new_are_one_storage() -> None:
     batch = batches(mixed(num_updates=2_000, offline_share="pooled"))
     reward, number = batch.reward, ROWS + 6
     drawn, counts = np.unique(reward, return_counts=True)
-    assert drawn.tolist() == [*NEW, *range(1, ROWS + 1)], "all of them, and no empty row"
+    assert drawn.tolist() == [*NEW, *range(1, ROWS + 1)]
     expected = reward.size / number
     assert np.abs(counts - expected).max() < 5 * np.sqrt(expected), "each as often"
     old = np.asarray(dataset().observation)[np.maximum(reward, 1).astype(int) - 1]
@@ -116,7 +108,7 @@ def test_new_rewards_are_transformed_as_the_old_ones_were(share: Any) -> None:
 
 @both_kinds
 def test_extras_that_old_and_new_rows_have_survive(share: Any) -> None:
-    """Those of one source alone do not: half of the batch would have none."""
+    """Of those of one source alone, half of a batch would have none."""
     reward = dataset().reward
     data = dataset().replace(extras={"old": reward, "both": reward, "two": 2 * reward})
     buffer = ring(extras=("both", "two", "new"))
@@ -145,6 +137,8 @@ def test_updates_begin_when_the_warm_up_is_over() -> None:
     [
         (buffers.NStep(steps=3, discount=0.9), "n-step"),
         (buffers.Hindsight(share=0.5, discount=0.9), "hindsight"),
+        (buffers.Prioritised(exponent=0.5), "prioritised"),
+        (buffers.Sequences(length=5, every=2), "length"),
     ],
 )
 def test_draws_that_need_new_experience_alone_are_refused(draw: Any, flag: str) -> None:

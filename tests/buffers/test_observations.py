@@ -1,6 +1,4 @@
-"""Observations that are dictionaries of pictures, masks and vectors:
-buffers keep their dtypes and their rows.
-"""
+"""Observations that are dictionaries: buffers keep their dtypes and rows."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ DTYPES = {MASK: np.bool_, "picture": np.uint8, "pole": np.float32}
 
 
 def observations(numbers: Any) -> dict[str, np.ndarray]:
-    """Dictionaries [...] that tell their numbers [...] in every part."""
+    """Dictionaries [...] that tell their numbers in every part."""
     number = np.asarray(numbers)
     return {
         MASK: (number[..., None] >> np.arange(3)) % 2 == 1,
@@ -41,7 +39,7 @@ def observations(numbers: Any) -> dict[str, np.ndarray]:
 
 
 def transitions(numbers: Any) -> Transition:
-    """Transitions [...] with an end at every fifth number."""
+    """With an end at every fifth number."""
     number = np.asarray(numbers)
     return Transition(
         observation=observations(number),
@@ -54,9 +52,7 @@ def transitions(numbers: Any) -> Transition:
 
 
 def filled(declared: Experience, steps: int) -> Any:
-    """The buffer of one environment for each learner after some steps,
-    numbered from 0 and from 1000.
-    """
+    """A buffer of one environment for each learner, numbered from 0 and from 1000."""
     starts = np.array([[0], [1000]])
     buffer, add = begin(declared, transitions(starts)), jax.jit(lambda buffer, new: buffer.add(new))
     for step in range(steps):
@@ -65,7 +61,7 @@ def filled(declared: Experience, steps: int) -> Any:
 
 
 def assert_rows(found: Any, numbers: Any) -> None:
-    """Observations are those of the numbers, in all parts and in their dtypes."""
+    """Observations are those of the numbers, in their dtypes."""
     assert {name: x.dtype for name, x in found.items()} == DTYPES
     jax.tree.map(
         np.testing.assert_array_equal, found, observations(np.asarray(numbers).astype(int))
@@ -73,7 +69,6 @@ def assert_rows(found: Any, numbers: Any) -> None:
 
 
 def replay(**changes: Any) -> buffers.Replay:
-    """What an agent declares."""
     return buffers.Replay(**{"replay_size": 16, "batch_size": 64} | changes)
 
 
@@ -115,35 +110,21 @@ class Masked:
     Config = dict
 
     def __init__(self, experience: Experience) -> None:
-        self.declared = experience
+        self.experience = lambda config: experience
 
-    def experience(self, config: Any) -> Experience:
-        """As it was told."""
-        return self.declared
-
-    def check(self, spec: EnvSpec, config: Any) -> None:
-        """Everything is fine."""
-
-    def init(self, key: Any, spec: EnvSpec, config: Any) -> Any:
-        """No updates yet."""
+    def init(self, *_: Any) -> Any:
         return jnp.zeros(())
 
-    def act(
-        self, state: Any, observation: Any, key: Any, config: Any, explore: bool
-    ) -> tuple[Any, dict]:
-        """The first allowed action."""
+    def act(self, state: Any, observation: Any, *_: Any) -> tuple[Any, dict]:
         return observation[MASK].argmax(axis=-1).astype(jnp.int32), {}
 
-    def update(
-        self, state: Any, batch: Transition, key: Any, step: Any, config: Any
-    ) -> tuple[Any, dict]:
-        """Count, from whatever a picture holds."""
+    def update(self, state: Any, batch: Transition, *_: Any) -> tuple[Any, dict]:
         return state + 1, {"picture": batch.observation["picture"].astype(jnp.float32).mean()}
 
 
 def learners(declared: Experience, number: int = LEARNERS) -> tuple[Learner, Any, Any]:
-    """Learners of a `Masked` agent, their hyperparameters and their state."""
-    learner = Learner(Masked(declared), SPEC, number)
+    agent: Any = Masked(declared)
+    learner = Learner(agent, SPEC, number)
     hyper = learner.hyperparameters({})
     return learner, hyper, learner.init(keys()[:number], hyper)
 

@@ -1,6 +1,4 @@
-"""Prioritised replay: probabilities, weights, which rows an update of priorities reaches,
-and drivers that agree.
-"""
+"""Prioritised replay."""
 
 from __future__ import annotations
 
@@ -15,21 +13,8 @@ from rljax import buffers
 from rljax.buffers.prioritised import Pending
 from rljax.buffers.storage import successors, sum_tree
 from rljax.buffers.storage.ring import ReplayBuffer
-from rljax.training.drivers.compiled import CompiledDriver
-from rljax.training.drivers.embedded import EmbeddedDriver
-from rljax.training.drivers.hosted import HostedDriver
-from rljax.training.learner import Learner
-from tests.buffers.storage.test_sum_tree import chi_square
-from tests.helpers import replay_buffers
-from tests.helpers.counting import (
-    Counter,
-    Fake,
-    HostedCounter,
-    assert_equal,
-    driven,
-    replay,
-    settings,
-)
+from tests.buffers import reference
+from tests.helpers import counting, replay_buffers
 from tests.helpers.replay_buffers import (
     DISCOUNT,
     LEARNERS,
@@ -38,49 +23,35 @@ from tests.helpers.replay_buffers import (
     numbered,
     transitions,
 )
+from tests.training.drivers import kinds
 
 ALPHA = np.array([0.6, 1.0], np.float32)  # of each learner
 BETA = np.array([0.4, 0.7], np.float32)
 
 
 def each(values: Any) -> Any:
-    """One value for each learner."""
     return jnp.asarray(np.broadcast_to(np.float32(values), LEARNERS))
 
 
 def prioritised(**changes: Any) -> buffers.Prioritised:
-    """A draw whose floats differ between learners."""
-    fields: dict[str, Any] = {
-        "exponent": ALPHA,
-        "correction": BETA,
-        "correction_steps": np.inf,
-        "discount": DISCOUNT,
-    }
-    fields |= changes
-    return buffers.Prioritised(
-        steps=fields.pop("steps", 1), **{name: each(x) for name, x in fields.items()}
-    )
+    steps = changes.pop("steps", 1)
+    known = {"exponent": ALPHA, "correction": BETA, "correction_steps": np.inf}
+    fields = known | {"discount": DISCOUNT} | changes
+    return buffers.Prioritised(steps=steps, **{name: each(x) for name, x in fields.items()})
 
 
 def declare(replay_size: int, num_envs: int, **changes: Any) -> buffers.Replay:
-    """A replay from which batches are drawn so."""
-    sizes = {
-        "batch_size": changes.pop("batch_size", 4),
-        "num_updates": changes.pop("num_updates", 2),
-    }
-    return buffers.Replay(
-        replay_size=replay_size, num_envs=num_envs, draw=prioritised(**changes), **sizes
-    )
+    sizes = {"batch_size": changes.pop("batch_size", 4)}
+    sizes |= {"num_updates": changes.pop("num_updates", 2), "num_envs": num_envs}
+    return buffers.Replay(replay_size=replay_size, draw=prioritised(**changes), **sizes)
 
 
 def nothing() -> Pending:
-    """No priorities to write."""
     return Pending.none(jnp.zeros((LEARNERS, 1, 1)))
 
 
 @jax.jit
 def step(ring: ReplayBuffer, rows: Any, pending: Pending, declared: buffers.Replay) -> ReplayBuffer:
-    """The ring after a step and pending priorities."""
     return declared.store(ring, pending, rows)[0]
 
 
@@ -88,9 +59,7 @@ written = jax.jit(lambda priorities, *arguments: priorities.written(*arguments))
 
 
 def filled(declared: buffers.Replay, steps: int) -> tuple[ReplayBuffer, np.ndarray]:
-    """A ring after so many steps, each row with a priority of its own;
-    and the priorities [P, capacity].
-    """
+    """A ring after so many steps, and the priorities [P, capacity] that its rows were given."""
     ring = replay_buffers.begin(declared, transitions(np.zeros((LEARNERS, declared.num_envs))))
     for time in range(steps):
         ring = step(ring, transitions(numbered(time, declared.num_envs)), nothing(), declared)
@@ -107,22 +76,17 @@ def filled(declared: buffers.Replay, steps: int) -> tuple[ReplayBuffer, np.ndarr
     return ring.replace(index=kept), priority
 
 
-sample = jax.jit(lambda declared, ring, keys: declared.sample(ring, None, keys))
-
-
 @pytest.mark.parametrize("steps", [4, 10, 25])  # partly filled, full, after two wraps and a half
 def test_draws_have_the_papers_probabilities_and_weights(steps: int) -> None:
     declared = declare(30, 3, batch_size=100, num_updates=200)
     ring, priority = filled(declared, steps)
-    batch = jax.tree.map(np.asarray, sample(declared, ring, keys()))
+    batch = jax.tree.map(np.asarray, replay_buffers.sample(declared, ring, None, keys()))
     stored = min(3 * steps, 30)
     for learner in range(LEARNERS):
         mass = (priority[learner, :stored] + 1e-6) ** float(ALPHA[learner])
-        probability = np.zeros(30)
-        probability[:stored] = mass / mass.sum()
         rows = batch.extras["row"][learner]
-        assert abs(chi_square(rows, probability)) < 5
-        weight = (stored * probability[rows]) ** -float(BETA[learner])
+        reference.assert_drawn(rows, mass)
+        weight = (stored * mass / mass.sum())[rows] ** -float(BETA[learner])
         np.testing.assert_allclose(
             batch.extras["weight"][learner], weight / weight.max(-1, keepdims=True), rtol=1e-4
         )
@@ -133,23 +97,21 @@ def test_draws_have_the_papers_probabilities_and_weights(steps: int) -> None:
 
 @pytest.mark.slow
 def test_rows_that_may_not_be_drawn_never_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Observations that are stored once: only the newest rows may be drawn,
-    fewer where many episodes end.
-    """
+    """Where observations are stored once, only the newest rows may be drawn."""
     monkeypatch.setattr(successors, "LARGE", 0)
     monkeypatch.setattr(successors, "FEWEST", 4)
     monkeypatch.setattr(successors, "SHARE", 4)
     declared = declare(30, 3, batch_size=100, num_updates=100)
     for steps in (9, 25):
         ring, priority = filled(declared, steps)
-        batch, stored = sample(declared, ring, keys()), int(ring.size)
+        batch, stored = replay_buffers.sample(declared, ring, None, keys()), int(ring.size)
         for learner in range(LEARNERS):
             usable = int(ring.successors.usable[learner])
             assert 0 < usable < stored
             newest = (int(ring.position) - 1 - np.arange(usable)) % 30
             mass = np.zeros(30)
             mass[newest] = (priority[learner, newest] + 1e-6) ** float(ALPHA[learner])
-            assert abs(chi_square(batch.extras["row"][learner], mass / mass.sum())) < 5
+            reference.assert_drawn(batch.extras["row"][learner], mass)
 
 
 def test_the_correction_rises_to_one_with_the_steps() -> None:
@@ -157,7 +119,7 @@ def test_the_correction_rises_to_one_with_the_steps() -> None:
     for steps, beta in ((10, BETA + (1 - BETA) * 30 / 60), (25, np.ones(2))):
         ring, _ = filled(declared, steps)
         ring = ring.replace(index=ring.index.replace(steps=jnp.asarray(steps, jnp.uint32)))
-        batch = sample(declared, ring, keys())
+        batch = replay_buffers.sample(declared, ring, None, keys())
         for learner in range(LEARNERS):
             row = batch.extras["row"][learner]
             mass = np.asarray(ring.index.sums)[learner, 32 + row].astype(np.float64)
@@ -194,7 +156,6 @@ def test_priorities_reach_the_drawn_rows_and_no_others() -> None:
 
 @pytest.mark.slow
 def test_several_steps_are_summed_as_without_priorities() -> None:
-    """With equal priorities, draws are of all rows, and each is what `NStep` makes of it."""
     rows = replay_buffers.history(3, 17)
     ring = replay_buffers.of_episodes(rows, 7, timed=False)
     declared = declare(21, 3, steps=3, batch_size=200)
@@ -203,12 +164,12 @@ def test_several_steps_are_summed_as_without_priorities() -> None:
     for place in range(7):
         new = jnp.arange(3) + 3 * place
         ring = ring.replace(index=ring.index.written(nothing(), new, each(ALPHA)))
-    batch = sample(declared, ring, keys())
+    batch = replay_buffers.sample(declared, ring, None, keys())
     for learner in range(LEARNERS):
         one = ring.of_learner(learner)
         drawn = batch.extras["row"][learner]
         expected = buffers.draws.n_step_batch(one, drawn, 3, 3, jnp.asarray(DISCOUNT[learner]))
-        found = jax.tree.map(lambda x, learner=learner: x[learner], batch)
+        found = counting.one(batch, learner)
         np.testing.assert_allclose(found.reward, expected.reward, rtol=1e-6)
         np.testing.assert_allclose(found.extras["discount"], expected.extras["discount"], rtol=1e-6)
         np.testing.assert_array_equal(found.next_observation, expected.next_observation)
@@ -219,22 +180,18 @@ def test_several_steps_are_summed_as_without_priorities() -> None:
 # Learners.
 
 
-class ByReward(Fake):
-    """A Fake whose transitions' priorities are their rewards,
-    and their number in the order of updates.
-    """
+class ByReward(counting.Fake):
+    """A Fake whose priorities are rewards plus the update's number."""
 
     def experience(self, config: Any) -> Any:
-        """A replay from which rows are drawn by priority."""
-        return replay(config, draw=buffers.Prioritised(exponent=1.0))
+        return counting.replay(config, draw=buffers.Prioritised(exponent=1.0))
 
     def update(self, state: Any, batch: Any, key: Any, step: Any, config: Any) -> tuple[Any, dict]:
-        """What a Fake learns, and priorities."""
         state, metrics = super().update(state, batch, key, step, config)
         return state, metrics | buffers.priorities((batch.reward + step)[None], batch)
 
 
-CHANGES: dict[str, Any] = {
+CHANGES: Any = {
     "num_envs": 3,
     "num_steps": 2,
     "num_updates": 2,
@@ -244,31 +201,34 @@ CHANGES: dict[str, Any] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [HostedDriver, EmbeddedDriver])
-def test_drivers_agree(kind: Any) -> None:
+def test_a_checkpoint_holds_the_priorities() -> None:
+    reference.assert_restored_exactly(ByReward(), CHANGES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", kinds.ON_HOST)
+def test_drivers_agree(kind: str) -> None:
     """On the host an iteration begins with learning, whose priorities its first step writes."""
-    inside = driven([1, 2], 15, ByReward(), Counter(5), **CHANGES)
-    hosted: Any = HostedCounter(5)
-    outside = kind(Learner(ByReward(), hosted.spec, 2), hosted, settings(2, **CHANGES))
-    outside.start([1, 2])
-    outside.advance(15)
-    assert_equal(inside.learners.storage, outside.learners.storage, rtol=1e-5, atol=1e-6)
+    inside, outside = (
+        kinds.driven(each, [1, 2], 15, ByReward(), limit=5, **CHANGES)
+        for each in ("compiled", kind)
+    )
+    counting.assert_equal(inside.learners.storage, outside.learners.storage, rtol=1e-5, atol=1e-6)
     assert bool(inside.learners.pending.fresh)
     assert not bool(outside.learners.pending.fresh)
     sums = np.asarray(inside.learners.storage.index.sums)
     assert len(np.unique(sums[0, 64:])) > 20
     outside.advance(1)
     assert int(inside.learners.updates) == int(outside.learners.updates)
-    assert_equal(inside.agent_state, outside.agent_state, rtol=1e-5, atol=1e-6)
+    counting.assert_equal(inside.agent_state, outside.agent_state, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_updates", [1, 2])
 def test_learners_write_what_their_updates_found(num_updates: int) -> None:
-    """The tree against a record of all priorities in plain Python."""
-    driver = driven(
-        [1, 2], 15, ByReward(), Counter(5), **CHANGES | {"num_updates": num_updates, "num_steps": 1}
-    )
+    """The tree against all priorities in plain Python."""
+    changes = CHANGES | {"num_updates": num_updates, "num_steps": 1}
+    driver = counting.driven([1, 2], 15, ByReward(), counting.Counter(5), **changes)
     for _ in range(10):
         before = jax.tree.map(np.array, driver.learners.replace(key_act=None, key_update=None))
         driver.advance(1)
@@ -287,51 +247,35 @@ def test_learners_write_what_their_updates_found(num_updates: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_checkpoint_holds_the_priorities() -> None:
-    once, again = (driven([1, 2], number, ByReward(), Counter(5), **CHANGES) for number in (20, 7))
-    again.restore(jax.tree.map(jnp.copy, once.arrays()), None)
-    for driver in (once, again):
-        driver.advance(5)
-    first, second = (
-        jax.tree.map(np.asarray, driver.learners.replace(key_act=None, key_update=None))
-        for driver in (once, again)
-    )
-    assert_equal(first, second)
-
-
-@pytest.mark.slow
 def test_other_learners_have_nothing_to_write() -> None:
-    """Their checkpoints hold no array of what prioritised draws keep."""
 
     def kept_for_draws(driver: Any) -> set[str]:
         leaves = jax.tree_util.tree_leaves_with_path(driver.arrays())
         places = " ".join(jax.tree_util.keystr(path) for path, _ in leaves)
         return {name for name in ("pending", "index") if name in places}
 
-    uniform, prioritised = driven([0], 12), driven([0], 12, ByReward(), Counter(5), **CHANGES)
+    uniform, prioritised = (
+        counting.driven([0], 12),
+        counting.driven([0], 12, ByReward(), counting.Counter(5), **CHANGES),
+    )
     assert uniform.learners.pending is None
     assert kept_for_draws(uniform) == set()
     assert kept_for_draws(prioritised) == {"pending", "index"}
 
 
 def test_agents_return_priorities_where_they_are_asked_for() -> None:
-    class Forgetful(Fake):
+    class Forgetful(counting.Fake):
         def experience(self, config: Any) -> Any:
-            return replay(config, draw=buffers.Prioritised(exponent=1.0))
+            return counting.replay(config, draw=buffers.Prioritised(exponent=1.0))
 
     with pytest.raises(
         ValueError,
         match=r"^an agent's `update` returns metrics\['priorities'\] exactly where its exp",
     ):
-        driven([0], 1, Forgetful())
+        counting.driven([0], 1, Forgetful())
 
 
-def test_is_refused_with_a_data_set_and_with_goals() -> None:
-    message = (
-        r"^--config\.prioritised draws from a replay of new experience alone, not with --data\.$"
-    )
-    with pytest.raises(ValueError, match=message):
-        buffers.Mixed.of(declare(30, 3), 0.5, (1.0, 0.0))
+def test_is_refused_with_goals() -> None:
     message = (
         r"^--config\.prioritised draws by errors on rewards that --config\.hindsight would have "
         r"to replace: "
@@ -358,11 +302,7 @@ def test_the_draw_follows_the_settings() -> None:
 @pytest.mark.slow
 def test_driver_inside_the_program_copies_no_ring() -> None:
     changes: Any = CHANGES | {"replay_size": 200_000}
-    environment = driven([0, 1], 1, ByReward(), Counter(5), **CHANGES).loop.simulators.environment
-    driver = CompiledDriver(
-        Learner(ByReward(), environment.spec, 2), environment, settings(2, **changes)
-    )
-    driver.start([0, 1])
+    driver = counting.driven([0, 1], 0, ByReward(), counting.Counter(5), **changes)
     advance = driver.loop.advance.lower(
         driver.carry, jnp.asarray(1, jnp.int32), driver.hyper, None
     ).compile()

@@ -1,4 +1,4 @@
-"""The rollout: the last steps in order, written in place, and minibatches that must divide it."""
+"""The rollout: the last steps in order."""
 
 from __future__ import annotations
 
@@ -18,12 +18,10 @@ ROWS = 50_000
 
 
 def rollout(num_steps: int = 4, num_envs: int = 3, batch_size: int = 6) -> buffers.Rollout:
-    """What an agent declares."""
     return buffers.Rollout(num_steps=num_steps, num_envs=num_envs, batch_size=batch_size)
 
 
 def empty(declared: buffers.Rollout) -> RolloutBuffer:
-    """An empty rollout for numbered transitions."""
     return declared.create(transitions(np.zeros((LEARNERS, declared.num_envs))))
 
 
@@ -63,17 +61,8 @@ def test_minibatches_that_do_not_divide_a_rollout_are_refused() -> None:
         rollout(batch_size=5).check()
 
 
-def test_a_rollout_mixes_with_no_data_set() -> None:
-    declared = rollout()
-    assert (declared.kind, declared.random_steps, declared.steps_per_iteration) == (
-        "rollout",
-        0,
-        12,
-    )
-
-
 def test_rows_of_a_data_set_come_beside_a_rollout() -> None:
-    """Each learner has its own, with the probabilities of the data's weights where it has any."""
+    """Each learner has its own, by the data's weights where it has any."""
     declared = dataclasses.replace(rollout(), data_size=400)
     declared.check()
     with pytest.raises(
@@ -125,7 +114,7 @@ def test_rows_of_a_data_set_that_minibatches_cannot_share_are_refused(
 
 @pytest.mark.parametrize("kinds", [None, 2])
 def test_advantages_are_sums_of_errors_up_to_the_end(kinds: int | None) -> None:
-    """Against the sum in the paper, arXiv:1506.02438, equation 16, written out for each step."""
+    """Against arXiv:1506.02438, equation 16, written out for each step."""
     steps, shape = 6, (6, 2) if kinds is None else (6, 2, kinds)
     generator = np.random.default_rng(0)
     rewards, values, next_values = generator.normal(size=(3, *shape))

@@ -1,4 +1,4 @@
-"""Sequences: what windows hold, which are drawn and how often, and which memory comes with them."""
+"""Sequences: what windows hold, and how often each is drawn."""
 
 from __future__ import annotations
 
@@ -14,12 +14,17 @@ from rljax.agent import MEMORY, Transition
 from rljax.buffers.prioritised import Pending
 from rljax.buffers.storage import successors
 from rljax.buffers.storage.ring import ReplayBuffer
-from rljax.training.drivers.embedded import EmbeddedDriver
-from rljax.training.drivers.hosted import HostedDriver
-from rljax.training.learner import Learner
-from tests.buffers.storage.test_sum_tree import chi_square
-from tests.helpers.counting import Counter, HostedCounter, assert_equal, driven, replay, settings
-from tests.helpers.replay_buffers import LEARNERS, assert_in_place, keys, numbered, transitions
+from tests.buffers import reference
+from tests.helpers.counting import assert_equal, replay
+from tests.helpers.replay_buffers import (
+    LEARNERS,
+    assert_in_place,
+    keys,
+    numbered,
+    sample,
+    transitions,
+)
+from tests.training.drivers import kinds
 from tests.training.drivers.test_memory import STEPS, Remembering
 
 LENGTH, EVERY, ENVS = 5, 2, 3
@@ -29,13 +34,12 @@ BETA = jnp.asarray([0.4, 0.7], jnp.float32)
 
 def declare(slots: int, exponent: Any = None, **changes: Any) -> buffers.Replay:
     """A replay of so many steps of each environment."""
-    sizes: dict[str, Any] = {"batch_size": 50, "num_updates": 4, "remembers": True} | changes
+    sizes: Any = {"batch_size": 50, "num_updates": 4, "remembers": True} | changes
     draw = buffers.Sequences(length=LENGTH, every=EVERY, exponent=exponent, correction=BETA)  # type: ignore[arg-type]
     return buffers.Replay(replay_size=slots * ENVS, num_envs=ENVS, draw=draw, **sizes)
 
 
 def remembering(numbers: np.ndarray) -> Transition:
-    """Numbered transitions with a memory of two arrays."""
     plain, number = transitions(numbers), np.asarray(numbers, np.float32)
     memory = {"one": number * 10.0, "two": np.stack([number, -number], axis=-1)}
     return plain.replace(extras={**plain.extras, MEMORY: memory})
@@ -45,12 +49,10 @@ def remembering(numbers: np.ndarray) -> Transition:
 def store(
     ring: ReplayBuffer, rows: Any, pending: Pending | None, declared: buffers.Replay
 ) -> ReplayBuffer:
-    """The ring after a step, and after the pending priorities were written."""
     return declared.store(ring, pending, rows)[0]
 
 
 def filled(declared: buffers.Replay, steps: int, memory: bool = True) -> ReplayBuffer:
-    """A ring after so many steps."""
     make = remembering if memory else transitions
     ring: Any = declared.create(make(np.zeros((LEARNERS, ENVS))))
     none = None if ring.index.priorities is None else Pending.none(jnp.zeros((LEARNERS, 1, 1)))
@@ -59,25 +61,19 @@ def filled(declared: buffers.Replay, steps: int, memory: bool = True) -> ReplayB
     return ring
 
 
-sample = jax.jit(lambda declared, ring, keys: declared.sample(ring, None, keys))
-
-
 def beginnings(slots: int, steps: int, usable: int | None = None) -> list[int]:
-    """The times at which windows begin that are whole: every one of the last `usable` steps."""
+    """The times at which whole windows begin, in the last `usable` steps."""
     held = min(steps, slots) if usable is None else usable
     return [time for time in range(0, steps, EVERY) if steps - held <= time <= steps - LENGTH]
 
 
 def number_of(batch: Transition) -> np.ndarray:
-    """The numbers [P, ..., T, B] of a batch's transitions."""
     return np.asarray(batch.observation[..., 0]).astype(np.int64)
 
 
 def assert_windows(batch: Transition, expected: list[int], newest: int | None = None) -> None:
-    """Each window is LENGTH steps of one environment, and all that may be drawn are.
-
-    With `newest`, observations are stored once: elsewhere than in this last step, a successor is
-    the next observation.
+    """Each window is LENGTH steps of one environment, and all that may be drawn are. With `newest`,
+    observations are stored once: before this last step, a successor is the next observation.
     """
     batch = jax.tree.map(np.asarray, batch)
     for learner in range(LEARNERS):
@@ -116,7 +112,7 @@ def assert_windows(batch: Transition, expected: list[int], newest: int | None = 
 )
 def test_windows_are_consecutive_steps_with_the_memory_before_them(slots: int, steps: int) -> None:
     declared = declare(slots)
-    batch = sample(declared, filled(declared, steps), keys())
+    batch = sample(declared, filled(declared, steps), None, keys())
     assert_windows(batch, beginnings(slots // EVERY * EVERY, steps))
     np.testing.assert_array_equal(batch.extras["weight"], 1.0)
     assert "row" not in batch.extras
@@ -124,7 +120,7 @@ def test_windows_are_consecutive_steps_with_the_memory_before_them(slots: int, s
 
 @pytest.mark.slow
 def test_large_observations_are_stored_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer rows may be drawn where many episodes end, and none where too many do."""
+    """Fewer rows may be drawn where many episodes end, perhaps none."""
     monkeypatch.setattr(successors, "LARGE", 0)
     monkeypatch.setattr(successors, "FEWEST", 4)
     for share, steps in ((2, 14), (2, 31), (100, 14)):
@@ -132,7 +128,7 @@ def test_large_observations_are_stored_once(monkeypatch: pytest.MonkeyPatch) -> 
         declared = declare(10)
         ring = filled(declared, steps)
         assert ring.data.next_observation is None
-        batch = sample(declared, ring, keys())
+        batch = sample(declared, ring, None, keys())
         usable = np.asarray(ring.successors.usable) // ENVS  # type: ignore[union-attr]
         assert (usable < LENGTH).all() == (share == 100)
         np.testing.assert_array_equal(batch.extras["weight"], float(share == 2))
@@ -142,12 +138,12 @@ def test_large_observations_are_stored_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_windows_are_drawn_evenly() -> None:
     declared = declare(8, batch_size=500)
-    batch = sample(declared, filled(declared, 13), keys())
+    batch = sample(declared, filled(declared, 13), None, keys())
     for learner in range(LEARNERS):
         begin = number_of(batch)[learner, :, 0].ravel() - 1 - 100_000 * learner
-        probability = np.zeros(13 * ENVS)
-        probability[[time * ENVS + e for time in beginnings(8, 13) for e in range(ENVS)]] = 1.0
-        assert abs(chi_square(begin, probability / probability.sum())) < 5
+        weight = np.zeros(13 * ENVS)
+        weight[[time * ENVS + e for time in beginnings(8, 13) for e in range(ENVS)]] = 1.0
+        reference.assert_drawn(begin, weight)
 
 
 @pytest.mark.slow
@@ -161,7 +157,7 @@ def test_priorities_are_those_of_whole_windows(steps: int) -> None:
     pending = Pending(rows, jnp.asarray(priority[:, None]), jnp.asarray(True))
     kept = ring.index.priorities.written(pending, jnp.full(ENVS, -1), ALPHA)  # type: ignore[union-attr]
     ring = ring.replace(index=ring.index.replace(priorities=kept))
-    batch = jax.tree.map(np.asarray, sample(declared, ring, keys()))
+    batch = jax.tree.map(np.asarray, sample(declared, ring, None, keys()))
     assert_windows(batch, beginnings(8, steps))
     for learner in range(LEARNERS):
         row, begin = (
@@ -172,7 +168,7 @@ def test_priorities_are_those_of_whole_windows(steps: int) -> None:
         mass = np.zeros(windows)
         whole = [time // EVERY % 4 * ENVS + e for time in beginnings(8, steps) for e in range(ENVS)]
         mass[whole] = (priority[learner, whole] + 1e-6) ** float(ALPHA[learner])
-        assert abs(chi_square(row, mass / mass.sum())) < 5
+        reference.assert_drawn(row, mass)
         weight = mass[row] ** -float(BETA[learner])
         np.testing.assert_allclose(
             batch.extras["weight"][learner], weight / weight.max(-1, keepdims=True), rtol=1e-4
@@ -196,16 +192,15 @@ def test_a_new_window_has_the_largest_priority_and_an_old_one_is_written_before_
         np.testing.assert_allclose(sums[learner, first : first + ENVS], 7.0**alpha, rtol=1e-5)
         np.testing.assert_allclose(sums[learner, first + 4], 3.0**alpha, rtol=1e-5)
         np.testing.assert_allclose(sums[learner, first + 5], 1.0, rtol=1e-5)
-    before = sums
     ring = store(ring, remembering(numbered(9, ENVS)), Pending.none(pending.row), declared)
-    np.testing.assert_array_equal(ring.index.priorities.sums, before)  # type: ignore[union-attr]
+    np.testing.assert_array_equal(ring.index.priorities.sums, sums)  # type: ignore[union-attr]
 
 
 def test_without_a_memory_none_is_stored() -> None:
     declared = declare(8, remembers=False)
     ring = filled(declared, 9, memory=False)
     assert jax.tree.leaves(ring.index) == []
-    assert MEMORY not in sample(declared, ring, keys()).extras
+    assert MEMORY not in sample(declared, ring, None, keys()).extras
 
 
 def test_one_learner_has_its_own_windows() -> None:
@@ -231,16 +226,14 @@ def test_cut_episodes_begin_anew_inside_of_a_window() -> None:
     ring = filled(declared, 3).cut_episodes(ENVS)
     for time in range(3, 6):
         ring = store(ring, remembering(numbered(time, ENVS)), None, declared)
-    batch = sample(declared, ring, keys())
+    batch = sample(declared, ring, None, keys())
     time = (number_of(batch) - 1) % 100_000 // ENVS
     assert np.asarray(batch.extras["first"])[time == 3].all()
 
 
 def test_sizes_that_hold_no_window_are_refused() -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"--config.replay-size is 15, sequences of 5 .* need at least 18. Raise it.",
-    ):
+    message = r"--config.replay-size is 15, sequences of 5 .* need at least 18. Raise it."
+    with pytest.raises(ValueError, match=message):
         declare(5, batch_size=4).check()
     declare(6, batch_size=4).check()
     with pytest.raises(ValueError, match=r"--config.shift is 4, it must be 0"):
@@ -253,21 +246,19 @@ def test_sizes_that_hold_no_window_are_refused() -> None:
 
 
 class Replaying(Remembering):
-    """It compares, for each sequence, what was remembered with what its observations show."""
+    """It compares what was remembered with what a sequence's observations show."""
 
     def experience(self, config: Any) -> Any:
-        """Sequences, drawn by priority."""
         return replay(
             config, draw=buffers.Sequences(length=STEPS, every=2, exponent=0.9), remembers=True
         )
 
     def update(self, state: Any, batch: Any, key: Any, step: Any, config: Any) -> Any:
-        """What differs, and priorities."""
         state, metrics = super().update(state, batch, key, step, config)
         return state, metrics | buffers.priorities((batch.reward.sum(axis=0) + step)[None], batch)
 
 
-CHANGES: dict[str, Any] = {
+CHANGES: Any = {
     "num_envs": 3,
     "num_steps": 2,
     "num_updates": 2,
@@ -277,7 +268,6 @@ CHANGES: dict[str, Any] = {
 
 
 def tallied(driver: Any) -> dict[str, np.ndarray]:
-    """The means of a driver's metrics."""
     return {
         name: np.asarray(x)
         for name, x in driver.report().metrics.items()
@@ -286,37 +276,20 @@ def tallied(driver: Any) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind", [HostedDriver, pytest.param(EmbeddedDriver, marks=pytest.mark.learn)]
-)
-def test_drivers_store_the_memory_before_each_window(kind: Any) -> None:
-    inside = driven([1, 2], 25, Replaying(), Counter(5), **CHANGES)
-    hosted: Any = HostedCounter(5)
-    outside = kind(Learner(Replaying(), hosted.spec, 2), hosted, settings(2, **CHANGES))
-    outside.start([1, 2])
-    outside.advance(25)
+def test_a_checkpoint_holds_the_windows() -> None:
+    reference.assert_restored_exactly(Replaying(), CHANGES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["hosted", pytest.param("embedded", marks=pytest.mark.learn)])
+def test_drivers_store_the_memory_before_each_window(kind: str) -> None:
+    inside, outside = (
+        kinds.driven(each, [1, 2], 25, Replaying(), limit=5, **CHANGES)
+        for each in ("compiled", kind)
+    )
     assert_equal(inside.learners.storage, outside.learners.storage, rtol=1e-5, atol=1e-6)
     for driver in (inside, outside):
         found = tallied(driver)
         assert (found["firsts"] > 0.1).all()
         for name in ("memory", "sum", "first"):  # actions of the warm-up are uniform
             np.testing.assert_array_equal(found[name], 0.0, name)
-
-
-@pytest.mark.slow
-def test_a_checkpoint_holds_the_windows() -> None:
-    once, again = (driven([1, 2], number, Replaying(), Counter(5), **CHANGES) for number in (20, 7))
-    again.restore(jax.tree.map(jnp.copy, once.arrays()), None)
-    for driver in (once, again):
-        driver.advance(5)
-    first, second = (
-        jax.tree.map(np.asarray, driver.learners.replace(key_act=None, key_update=None))
-        for driver in (once, again)
-    )
-    assert_equal(first, second)
-
-
-def test_a_data_set_is_refused() -> None:
-    message = r"^--config\.length draws from a replay of new experience alone, not with --data\.$"
-    with pytest.raises(ValueError, match=message):
-        buffers.Mixed.of(declare(8), 0.5, (1.0, 0.0))

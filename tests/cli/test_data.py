@@ -1,6 +1,4 @@
-"""`rljax data` as a user meets it: what it keeps of a file,
-what it refuses before it reads anything, and its help.
-"""
+"""`rljax data` as a user meets it."""
 
 from __future__ import annotations
 
@@ -54,7 +52,7 @@ def test_no_file_is_overwritten(foreign: Path, command: list[str]) -> None:
     with pytest.raises(
         ValueError, match=r"'.*foreign.npz' exists. Choose another name, or delete it."
     ):
-        data.main(arguments)  # and not that there is no 'absent', which would be found later
+        data.main(arguments)  # not that there is no 'absent'
     assert foreign.read_bytes() == before
 
 

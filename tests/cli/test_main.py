@@ -1,4 +1,4 @@
-"""The command line as a user meets it: help, errors and exit codes."""
+"""The command line's help, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rljax.cli.main import EXIT_INTERRUPT, EXIT_RUN, EXIT_USER
 from rljax.distributed import processes
 from rljax.envs.environment import EnvironmentFailed
 from rljax.runs import checkpoints, failures
+from tests.cli import commands
 from tests.helpers import small_runs
 
 COMMANDS = [
@@ -43,13 +44,8 @@ def test_help_is_instant() -> None:
 
 
 def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit:
-        cli.main(["trian", "sac"])
-    assert exit.value.code == 2
-    assert (
-        capsys.readouterr().err
-        == "error: no command 'trian'. Nearest: 'train'. All of them: rljax --help\n"
-    )
+    message = "error: no command 'trian'. Nearest: 'train'. All of them: rljax --help\n"
+    assert commands.refused(["trian", "sac"], capsys) == message
 
 
 @pytest.mark.parametrize(
@@ -96,7 +92,7 @@ def test_errors_of_the_program_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_page_of_runs_lists_the_exit_codes() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "runs.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/runs.md").read_text()
     listed = page.partition("## Exit codes")[2].partition("\n## ")[0]
     codes = [0, EXIT_RUN, EXIT_USER, EXIT_INTERRUPT]
     assert (

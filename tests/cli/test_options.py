@@ -1,9 +1,8 @@
-"""The options of all commands, their defaults, and how they may be written."""
+"""The options of all commands and their defaults."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,12 @@ from typing import Any
 import pytest
 
 from rljax import cli
-from rljax.cli import options, training
+from rljax.cli import training
+from rljax.runs import records
 from rljax.training.settings import Settings
+from tests.cli import commands
 
-# What each command's --help lists: the options and their defaults.
+# What each command's --help lists.
 OPTIONS = {
     "train": """
         env None, steps 1000000, data None, preset None, then-online 0, offline-share 0.5,
@@ -73,7 +74,6 @@ WRITE["data info"] = "output"
 
 
 def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """What a command prints with --help."""
     with pytest.raises(SystemExit) as exit:
         cli.main([*command.split(), "--help"])
     assert not exit.value.code
@@ -81,9 +81,7 @@ def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def listed(text: str) -> dict[str, str]:
-    """Options and defaults in a command's help; "required" or "repeatable" where there is no
-    default.
-    """
+    """Options and defaults in a help; "required" or "repeatable" where there is no default."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         words = line.strip("│╭─╮╰╯ ")
@@ -113,12 +111,8 @@ def test_help_explains_the_options_and_their_defaults(
 def test_train_has_an_option_for_each_setting() -> None:
     options_of_train = {field.name: field.default for field in dataclasses.fields(training.Train)}
     settings = {field.name: field.default for field in dataclasses.fields(Settings)}
-    assert set(settings) - set(options_of_train) == {"schedule"}, (
-        "changes of settings come from a sweep"
-    )
-    assert (options_of_train["online"], settings["online"]) == ((), None), (
-        "one is repeatable, both mean no change"
-    )
+    assert set(settings) - set(options_of_train) == {"schedule"}
+    assert (options_of_train["online"], settings["online"]) == ((), None)
     for name in set(settings) - {"schedule", "agent", "env", "seeds", "online"}:
         assert options_of_train[name] == settings[name], name
 
@@ -167,64 +161,17 @@ def test_out_and_output_are_one_option(
 def test_both_names_of_the_output_are_refused(
     words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as exit:
-        cli.main(words.split())
-    assert exit.value.code == 2
-    assert (
-        capsys.readouterr().err
-        == "error: --out and --output are two names of one option: give one of them.\n"
-    )
-
-
-@pytest.mark.parametrize("text", ["300000", "300_000", "3e5", "0.3e6", "3E+5", "300000.0"])
-def test_whole_numbers_have_many_spellings(text: str) -> None:
-    number = options.whole_number(text)
-    assert number == 300_000
-    assert isinstance(number, int)
-
-
-def test_large_whole_numbers_are_exact() -> None:
-    assert options.whole_number("9007199254740993") == 9007199254740993
-    assert options.whole_number("123456789.012345678e9") == 123456789012345678
-    assert options.whole_number("-1e3") == -1000
-
-
-@pytest.mark.parametrize("text", ["1.5", "1e-3", "many", "", "nan", "inf", "1e6x"])
-def test_other_numbers_are_refused(text: str) -> None:
-    with pytest.raises(
-        ValueError,
-        match=rf"'{re.escape(text)}' is not a whole number, such as 300000, 300_000 or 3e5",
-    ):
-        options.whole_number(text)
-
-
-@pytest.mark.parametrize("text", ["1e30", "1e999999999", "-1e999999999"])
-def test_large_exponents_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is too large"):
-        options.whole_number(text)
+    message = "error: --out and --output are two names of one option: give one of them.\n"
+    assert commands.refused(words.split(), capsys) == message
 
 
 def test_steps_may_be_written_with_an_exponent(monkeypatch: pytest.MonkeyPatch) -> None:
-    called: dict[str, Any] = {}
+    called: Any = {}
     monkeypatch.setattr("rljax.runs.run.train", lambda **what: called.update(what))
-    steps = [
-        "--steps",
-        "1e6",
-        "--eval-every=3e5",
-        "--checkpoint-every",
-        "1_000_000",
-        "--then-online",
-        "2.5e5",
-    ]
-    cli.main(["train", "sac", "--env", "rljax/Pendulum", *steps, "--config.warmup-steps", "1e4"])
-    assert [
-        called[name] for name in ("steps", "eval_every", "checkpoint_every", "then_online")
-    ] == [
-        1_000_000,
-        300_000,
-        1_000_000,
-        250_000,
-    ]
+    steps = "--steps 1e6 --eval-every=3e5 --checkpoint-every 1_000_000 --then-online 2.5e5"
+    cli.main(f"train sac --env rljax/Pendulum {steps} --config.warmup-steps 1e4".split())
+    names = ("steps", "eval_every", "checkpoint_every", "then_online")
+    assert [called[name] for name in names] == [1_000_000, 300_000, 1_000_000, 250_000]
     assert called["config"].warmup_steps == 10_000
 
 
@@ -242,10 +189,7 @@ def test_steps_may_be_written_with_an_exponent(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_half_a_step_is_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit:
-        cli.main(words.split())
-    assert exit.value.code == 2
-    printed = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    printed = " ".join(commands.refused(words.split(), capsys).replace("│", " ").split())
     assert "'1.5' is not a whole number, such as 300000, 300_000 or 3e5." in printed
 
 
@@ -265,26 +209,11 @@ def test_help_shows_the_presets_values(capsys: pytest.CaptureFixture[str]) -> No
     "flags", [["--config.tau=0.25"], ["--config.tau", "0.25"], ["--config.target-rate", "0.25"]]
 )
 def test_settings_may_bear_the_names_of_other_suites(flags: list[str], tmp_path: Path) -> None:
-    sizes = ["--config.warmup-steps", "16", "--config.batch-size", "8", "--config.hidden", "8"]
-    out = [
-        "--steps",
-        "32",
-        "--eval-every",
-        "32",
-        "--eval-episodes",
-        "1",
-        "--quiet",
-        "--out",
-        str(tmp_path / "run"),
-    ]
-    cli.main(["train", "sac", "--env", "rljax/Pendulum", *out, *sizes, *flags])
-    assert (
-        json.loads((tmp_path / "run" / "config.json").read_text())["config"]["target_rate"] == 0.25
-    )
+    out = tmp_path / "run"
+    cli.main(commands.train("sac", "rljax/Pendulum", "--steps", 100, "--out", out, *flags))
+    assert records.read_config(out)["config"]["target_rate"] == 0.25
 
 
 def test_agent_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit:
-        cli.main(["train", "--env", "Hopper-v5", "sac"])
-    assert exit.value.code == 2
-    assert "the agent comes first: rljax train sac --env Hopper-v5" in capsys.readouterr().err
+    printed = commands.refused(["train", "--env", "Hopper-v5", "sac"], capsys)
+    assert "the agent comes first: rljax train sac --env Hopper-v5" in printed

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rljax import cli
+from tests.cli import commands
 from tests.helpers import small_runs
 
 
@@ -23,10 +24,8 @@ def test_eval_prints_each_learner(trained: Path, capsys: pytest.CaptureFixture[s
 def test_eval_refuses_settings_that_are_not_for_evaluations(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as exit:
-        cli.main(["eval", str(trained), "--config.hidden", "3"])
-    assert exit.value.code == 2
-    assert "--config.hidden cannot change once agent 'td3' is trained" in capsys.readouterr().err
+    printed = commands.refused(["eval", trained, "--config.hidden", 3], capsys)
+    assert "--config.hidden cannot change once agent 'td3' is trained" in printed
 
 
 @pytest.mark.learn
@@ -46,15 +45,11 @@ def test_eval_changes_declared_settings(tmp_path: Path, capsys: pytest.CaptureFi
     cli.main(["eval", str(out), "--config.compute", "1", "2", "--episodes", "1"])
     shown = capsys.readouterr().out
     assert [f"--config.compute {steps}, " in shown for steps in (1, 2, 3)] == [True, True, False]
-    for words, message in {
-        ("--config.compute",): "--config.compute needs a value",
-        (
-            "--config.compute=some",
-        ): "--config.compute: 'some' is no value of 'compute', which is int",
+    for word, message in {
+        "--config.compute": "--config.compute needs a value",
+        "--config.compute=some": "--config.compute: 'some' is no value of 'compute', which is int",
     }.items():
-        with pytest.raises(SystemExit):
-            cli.main(["eval", str(out), *words])
-        assert message in capsys.readouterr().err
+        assert message in commands.refused(["eval", out, word], capsys)
 
 
 @pytest.mark.learn
@@ -71,10 +66,7 @@ def test_play_refuses_what_has_no_pictures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = small_runs.trained("td3", "rljax/Pendulum", 100, tmp_path / "run")
-    with pytest.raises(SystemExit) as exit:
-        cli.main(["play", str(out)])
-    assert exit.value.code == 2
-    assert "'rljax/Pendulum' has no pictures" in capsys.readouterr().err
+    assert "'rljax/Pendulum' has no pictures" in commands.refused(["play", out], capsys)
 
 
 @pytest.mark.learn
@@ -94,7 +86,5 @@ def test_play_shows_grids_as_video_and_as_text(
 def test_play_tells_as_text_what_is_on_grids_only(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as exit:
-        cli.main(["play", str(trained), "--terminal"])
-    assert exit.value.code == 2
-    assert f"cannot be shown as text. As a video: rljax play {trained}" in capsys.readouterr().err
+    printed = commands.refused(["play", trained, "--terminal"], capsys)
+    assert f"cannot be shown as text. As a video: rljax play {trained}" in printed

@@ -40,11 +40,11 @@ def test_the_command_has_the_path_from_here(
     for path in ("mine.py", "docs/mine.py"):
         scaffold.write("sac", Path(path))
         assert scaffold.command(Path(path)).endswith(f"{path} --env Hopper-v5")
-    assert "train ./mine.py" in (tmp_path / "docs" / "mine.py").read_text()
+    assert "train ./mine.py" in (tmp_path / "docs/mine.py").read_text()
 
 
 def test_no_source_is_renamed(tmp_path: Path) -> None:
-    """Whoever wrote a setting down wrote it of the copied agent."""
+    """A setting that is named in a comment is one of the copied agent."""
     scaffold.write("dqn", tmp_path / "mine.py")
     assert registry.variants("dqn")
     assert registry.variants(str(tmp_path / "mine.py")) == []
@@ -91,7 +91,7 @@ def test_updates():
         "from __future__ import annotations\n\n"
     )
     begin += "import pytest"
-    assert not written.startswith(begin), "the test that was given does not import pytest"
+    assert not written.startswith(begin)
     written = scaffold.small_test(
         text.replace("import numpy", "import pytest\nimport numpy"), "sac", "mine"
     )
@@ -125,7 +125,7 @@ def test_an_agent_that_learns_from_data_is_trained_from_data(tmp_path: Path) -> 
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of this checkout, with new agents in it."""
+    """A copy of this checkout with new agents."""
     copy = tmp_path_factory.mktemp("checkout") / "rljax"
     copy.mkdir()
     for name in ("agents", "docs", "envs", "rljax", "scripts", "tests"):
@@ -142,7 +142,6 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def inside(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Python in a checkout, with its own rljax."""
     environment = os.environ | {"PYTHONPATH": str(checkout)}
     return subprocess.run(
         [sys.executable, *words], cwd=checkout, env=environment, capture_output=True, text=True
@@ -150,7 +149,7 @@ def inside(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_everything_that_belongs_to_an_agent_is_written_under_its_name(checkout: Path) -> None:
-    assert {place.name for place in (checkout / "agents" / "presets").glob("newchoice.*")} == {
+    assert {place.name for place in (checkout / "agents/presets").glob("newchoice.*")} == {
         "newchoice.toml"
     }
     for name, source in (("newdata", "td3_bc"), ("newchoice", "dqn")):
@@ -165,18 +164,14 @@ def test_everything_that_belongs_to_an_agent_is_written_under_its_name(checkout:
             assert f'"{source}"' not in text
             assert f"rljax train {source} " not in text
         for place in ("agents/presets/{}.toml", "agents/spaces/{}.toml"):
-            assert tomllib.loads((checkout / place.format(name)).read_text()) == {}, (
-                "what it holds is to be written"
-            )
-        assert (
-            len((checkout / "tests" / "agents" / f"test_{name}.py").read_text().splitlines()) < 60
-        )
-        assert f"agents/{name}.py" in (checkout / "docs" / "agents" / f"{name}.md").read_text()
+            assert tomllib.loads((checkout / place.format(name)).read_text()) == {}
+        assert len((checkout / f"tests/agents/test_{name}.py").read_text().splitlines()) < 60
+        assert f"agents/{name}.py" in (checkout / f"docs/agents/{name}.md").read_text()
     for page in ("README.md", "docs/agents/README.md"):
-        assert "newchoice.md" in (checkout / page).read_text(), "listed with its family"
+        assert "newchoice.md" in (checkout / page).read_text()
 
 
-@pytest.mark.learn  # as long as the quick tests of two agents
+@pytest.mark.learn
 def test_what_is_written_passes_the_tests_of_all_agents(checkout: Path) -> None:
     files = ["tests/test_style.py", "tests/test_imports.py", "tests/scripts/test_agent_pages.py"]
     files += [
@@ -204,9 +199,9 @@ def test_a_checkout_without_symbolic_links_works(checkout: Path, tmp_path: Path)
     for name in ("agents", "envs"):
         link = copy / "rljax" / name
         link.unlink()
-        link.write_text(f"../{name}")  # as git checks a link out where the system has none
+        link.write_text(f"../{name}")  # as git writes a link where the system has none
     done = inside(
         copy, "-c", "import rljax.agents.sac, rljax.envs; print(rljax.agents.sac.__file__)"
     )
-    assert done.stdout.strip() == str(copy / "agents" / "sac.py"), done.stderr
+    assert done.stdout.strip() == str(copy / "agents/sac.py"), done.stderr
     assert "  sac " in inside(copy, "-m", "rljax", "list", "agents").stdout

@@ -41,15 +41,8 @@ def test_seeds_count_from_the_first(
 def test_changes_online_are_settings_by_name(
     flags: list[str], expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    handed: dict[str, Any] = {}
+    handed: Any = {}
     monkeypatch.setattr("rljax.runs.run.train", lambda **what: handed.update(what))
-    cli.main(["train", "td3_bc", "--data", "d4rl/hopper-medium-v2", "--then-online", "1e3", *flags])
-    assert handed["online"] == expected
-    assert handed["base"] is None
-
-
-def test_a_base_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    handed: dict[str, Any] = {}
-    monkeypatch.setattr("rljax.runs.run.train", lambda **what: handed.update(what))
-    cli.main(["train", "sac", "--env", "rljax/Pendulum", "--base", "runs/before"])
-    assert handed["base"] == "runs/before"
+    words = "train td3_bc --data d4rl/hopper-medium-v2 --then-online 1e3 --base runs/before"
+    cli.main([*words.split(), *flags])
+    assert (handed["online"], handed["base"]) == (expected, "runs/before")

@@ -1,10 +1,7 @@
-"""Learners on 8 virtual devices or a CPU's cores: the same curves, no recompilation,
-and runs that resume.
-"""
+"""Learners on 8 virtual devices or a CPU's cores."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -17,6 +14,8 @@ import pytest
 
 from rljax.distributed.devices import Spread
 from rljax.runs import records
+from tests.cli import commands
+from tests.distributed.test_processes import assert_close
 from tests.helpers import small_runs
 
 TWO = {"JAX_NUM_CPU_DEVICES": "2"}
@@ -24,86 +23,40 @@ EIGHT = {"JAX_NUM_CPU_DEVICES": "8"}
 TWO_BY_XLA = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
 CASES = [
     pytest.param("sac", "rljax/Pendulum", 8, 8, id="compiled"),
-    pytest.param(
-        "ppo", "rljax/Pendulum", 4, 8, id="learners-and-environments", marks=pytest.mark.learn
-    ),
-    pytest.param("td3", "Pendulum-v1", 4, 4, id="hosted", marks=pytest.mark.learn),
-    pytest.param("stream_ac", "rljax/Pendulum", 8, 8, id="stream", marks=pytest.mark.learn),
+    pytest.param("ppo", "rljax/Pendulum", 4, 8, id="learners-and-environments"),
+    pytest.param("td3", "Pendulum-v1", 4, 4, id="hosted"),
+    pytest.param("stream_ac", "rljax/Pendulum", 8, 8, id="stream"),
 ]
 
 
 def on_eight(*arguments: object) -> str:
-    """The output of the command line with 8 JAX devices."""
     done = small_runs.command(*arguments, **EIGHT)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def devices_used(out: Path) -> int:
-    """The number of devices in a run's summary."""
-    return json.loads((out / "summary.json").read_text())["devices_used"]
+    return records.read_summary(out)["devices_used"]
 
 
 def printed(program: str, *arguments: object, env: Mapping[str, str]) -> str:
-    """The output of a program in its own process."""
     words = [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
     done = subprocess.run(words, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-@pytest.mark.learn  # takes long: several processes
+@pytest.mark.learn
 @pytest.mark.parametrize(("agent", "env", "seeds", "used"), CASES)
 def test_eight_devices_give_the_curves_of_one(
     agent: str, env: str, seeds: int, used: int, tmp_path: Path
 ) -> None:
-    words = [
-        "train",
-        agent,
-        "--env",
-        env,
-        "--steps",
-        "200",
-        "--seeds",
-        seeds,
-        "--quiet",
-        *small_runs.flags(agent),
-    ]
+    words = commands.train(agent, env, "--steps", 200, "--seeds", seeds)
     on_eight(*words, "--out", tmp_path / "eight")
     one = small_runs.train(agent, env, 200, tmp_path / "one", seeds=seeds)
     assert devices_used(tmp_path / "eight") == used
     assert devices_used(one) == 1
-    for name in ("metrics", "evaluations"):
-        expected, found = records.read(one, name), records.read(tmp_path / "eight", name)
-        assert len(expected) == len(found) > 0
-        for line, other in zip(expected, found, strict=True):
-            for field, value in line.items():
-                if field not in ("wall_seconds", "steps_per_second"):
-                    np.testing.assert_allclose(
-                        np.array(other[field], float),
-                        np.array(value, float),
-                        rtol=2e-3,
-                        atol=2e-3,
-                        err_msg=field,
-                    )
-
-
-@pytest.mark.learn
-def test_resumed_on_eight_devices_equals_uninterrupted(tmp_path: Path) -> None:
-    words = [
-        "train",
-        "sac",
-        "--env",
-        "rljax/Pendulum",
-        "--seeds",
-        "8",
-        "--quiet",
-        *small_runs.flags("sac"),
-    ]
-    on_eight(*words, "--steps", "300", "--out", tmp_path / "whole")
-    on_eight(*words, "--steps", "200", "--out", tmp_path / "half")
-    on_eight("resume", tmp_path / "half", "--steps", "300", "--quiet")
-    small_runs.assert_same(tmp_path / "whole", tmp_path / "half")
+    assert_close(one, tmp_path / "eight")
 
 
 @pytest.mark.learn
@@ -174,9 +127,7 @@ FOUR_CORES = """
 
 
 def on_four_cores(*arguments: object, **environment: str) -> None:
-    """The command line on a machine with 4 cores, where the user has not set the number of
-    devices.
-    """
+    """A command on a machine with 4 cores, where the user has not set the number of devices."""
     # Another test that trained a stream has set NPROC.
     settings = ("JAX_NUM_CPU_DEVICES", "NPROC", "XLA_FLAGS")
     cleaned = {name: value for name, value in os.environ.items() if name not in settings}
@@ -185,17 +136,9 @@ def on_four_cores(*arguments: object, **environment: str) -> None:
 
 @pytest.mark.learn
 def test_learners_run_and_resume_on_the_cores_of_a_cpu(tmp_path: Path) -> None:
-    words = [
-        "train",
-        "dqn",
-        "--env",
-        "rljax/Finite-discrete",
-        "--seeds",
-        "8",
-        "--quiet",
-        *small_runs.flags("dqn"),
-    ]
-    words += ["--config.epsilon-steps", "200"]
+    words = commands.train(
+        "dqn", "rljax/Finite-discrete", "--seeds", 8, "--config.epsilon-steps", 200
+    )
     on_four_cores(*words, "--steps", "300", "--out", tmp_path / "whole")
     on_four_cores(*words, "--steps", "200", "--out", tmp_path / "half")
     on_four_cores("resume", tmp_path / "half", "--steps", "300", "--quiet")
@@ -203,7 +146,7 @@ def test_learners_run_and_resume_on_the_cores_of_a_cpu(tmp_path: Path) -> None:
     assert devices_used(tmp_path / "whole") == devices_used(tmp_path / "half") == 4
 
 
-@pytest.mark.learn  # takes long: several processes
+@pytest.mark.learn
 @pytest.mark.parametrize(
     ("agent", "env", "seeds", "environment", "expected"),
     [
@@ -219,34 +162,17 @@ def test_learners_run_and_resume_on_the_cores_of_a_cpu(tmp_path: Path) -> None:
 def test_number_of_cores_in_use(
     agent: str, env: str, seeds: int, environment: dict[str, str], expected: int, tmp_path: Path
 ) -> None:
-    words = [
-        "--steps",
-        "100",
-        "--seeds",
-        seeds,
-        "--quiet",
-        *small_runs.flags(agent),
-        "--out",
-        tmp_path / "run",
-    ]
-    on_four_cores("train", agent, "--env", env, *words, **environment)
+    words = commands.train(agent, env, "--steps", 100, "--seeds", seeds, "--out", tmp_path / "run")
+    on_four_cores(*words, **environment)
     assert devices_used(tmp_path / "run") == expected
 
 
 @pytest.mark.learn
 def test_launches_of_a_grid_use_all_cores(tmp_path: Path) -> None:
-    words = [
-        "--steps",
-        "100",
-        "--seeds",
-        "4",
-        "--quiet",
-        *small_runs.flags("td3", but="hidden"),
-        "--out",
-        tmp_path / "grid",
-    ]
-    on_four_cores("train", "td3", "--env", "rljax/Pendulum", *words, "--grid", "config.hidden=8,16")
-    assert [devices_used(tmp_path / "grid" / f"launch-00{i}") for i in (0, 1)] == [4, 4]
+    more = ("--steps", 100, "--seeds", 4, "--out", tmp_path / "grid")
+    words = commands.train("td3", "rljax/Pendulum", *more, but="hidden")
+    on_four_cores(*words, "--grid", "config.hidden=8,16")
+    assert [devices_used(tmp_path / f"grid/launch-00{i}") for i in (0, 1)] == [4, 4]
 
 
 @pytest.mark.slow

@@ -1,11 +1,8 @@
-"""Two real processes over loopback: the values that they exchange,
-and a run that they train together.
-"""
+"""Two real processes over loopback, and a run that they train together."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -14,7 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +20,11 @@ import pytest
 
 from rljax.distributed import processes
 from rljax.runs import records
+from tests.cli import commands
 from tests.helpers import small_runs
 
 TIMEOUT = 240.0  # seconds for both processes; the machine may be busy
-WORDS = ["train", "ppo", "--env", "rljax/Pendulum", "--quiet", *small_runs.flags("ppo")]
+WORDS = commands.train("ppo", "rljax/Pendulum")
 
 
 @contextlib.contextmanager
@@ -39,10 +37,7 @@ def port() -> Iterator[int]:
 
 
 class Two:
-    """Two processes with one command, plus arguments `own` of each.
-
-    Both end with the test, whatever happens.
-    """
+    """Two processes with one command, plus arguments `own` of each. Both end with the test."""
 
     def __init__(
         self, folder: Path, command: Sequence[Any], own: Sequence[Sequence[Any]] = ((), ())
@@ -82,26 +77,32 @@ class Two:
             process.wait()
 
 
+def joining(number: int) -> list[Any]:
+    return ["--coordinator", f"127.0.0.1:{number}", "--num-processes", 2]
+
+
 @contextlib.contextmanager
 def two(folder: Path, *words: Any, own: Sequence[Sequence[Any]] = ((), ())) -> Iterator[Two]:
-    """The command line in two processes that join one run."""
     with port() as number:
-        join = ["--coordinator", f"127.0.0.1:{number}", "--num-processes", 2]
-        each = [[*join, "--process-id", i, *words] for i, words in enumerate(own)]
+        each = [[*joining(number), "--process-id", i, *words] for i, words in enumerate(own)]
         with Two(folder, ["-m", "rljax", *words], each) as processes:
             yield processes
 
 
 def trained(folder: Path, *words: Any) -> Path:
-    """The folder of a complete run of two processes."""
     with two(folder / "outputs", *words, "--out", folder / "run") as processes:
         for code, output in processes.wait():
             assert code == 0, output
     return folder / "run"
 
 
+def wait_for(condition: Callable[[], Any]) -> None:
+    until = time.monotonic() + TIMEOUT
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.05)
+
+
 def assert_close(one: Path, other: Path) -> None:
-    """Two runs wrote the same numbers, up to rounding."""
     for name in ("metrics", "evaluations"):
         expected, found = records.read(one, name), records.read(other, name)
         assert len(expected) == len(found) > 0
@@ -116,13 +117,11 @@ def test_two_processes_give_the_curve_of_one(tmp_path: Path) -> None:
     both = trained(tmp_path, *WORDS, "--steps", 100, "--seeds", 2)
     one = small_runs.train("ppo", "rljax/Pendulum", 100, tmp_path / "one", seeds=2)
     assert_close(one, both)
-    summary = json.loads((both / "summary.json").read_text())
+    summary = records.read_summary(both)
     assert (summary["processes"], summary["devices_used"], summary["complete"]) == (2, 2, True)
-    assert json.loads((both / "config.json").read_text())["processes"] == 2
-    first, second = ((tmp_path / "outputs" / f"process-{i}").read_text() for i in range(2))
-    assert str(both) in first, (
-        "the first process prints the run's folder, as in a run of one process"
-    )
+    assert records.read_config(both)["processes"] == 2
+    first, second = ((tmp_path / f"outputs/process-{i}").read_text() for i in range(2))
+    assert str(both) in first
     assert str(both) not in second
 
 
@@ -138,9 +137,7 @@ def test_stopped_by_one_process_and_resumed_by_two_or_by_one(tmp_path: Path) -> 
     with two(
         tmp_path / "outputs", *WORDS, "--steps", 10**6, "--seeds", 2, "--out", tmp_path / "run"
     ) as processes:
-        until = time.monotonic() + TIMEOUT
-        while not records.read(tmp_path / "run", "metrics") and time.monotonic() < until:
-            time.sleep(0.05)
+        wait_for(lambda: records.read(tmp_path / "run", "metrics"))
         processes.processes[1].terminate()
         (code, output), (other, silent) = processes.wait()
     assert (code, other, silent) == (0, 0, ""), output + silent
@@ -165,9 +162,7 @@ def test_if_one_process_dies_the_other_ends_and_says_what_to_do(tmp_path: Path) 
     with two(
         tmp_path / "outputs", *WORDS, "--steps", 10**6, "--seeds", 2, "--out", tmp_path / "run"
     ) as processes:
-        until = time.monotonic() + TIMEOUT
-        while not list(tmp_path.glob("run/checkpoints/0*")) and time.monotonic() < until:
-            time.sleep(0.05)
+        wait_for(lambda: list(tmp_path.glob("run/checkpoints/0*")))
         processes.processes[1].kill()
         code, output = processes.wait()[0]
     assert code == 1, output
@@ -214,23 +209,13 @@ def test_both_processes_refuse_a_folder_that_one_cannot_see(tmp_path: Path) -> N
     for name in "ab":
         (tmp_path / name).mkdir()
     with port() as number:
-        join = [
-            *WORDS,
-            "--seeds",
-            2,
-            "--out",
-            "run",
-            "--coordinator",
-            f"127.0.0.1:{number}",
-            "--num-processes",
-            2,
-        ]
-        own = [[tmp_path / name, *join, "--process-id", i] for i, name in enumerate("ab")]
+        words = [*WORDS, "--seeds", 2, "--out", "run", *joining(number)]
+        own = [[tmp_path / name, *words, "--process-id", i] for i, name in enumerate("ab")]
         with Two(tmp_path / "outputs", ["-c", program], own) as processes:
             for code, output in processes.wait():
                 assert code == 2, output
                 assert "process 0 has made 'run', and this process does not see it" in output
-    assert not (tmp_path / "a" / "run").exists()
+    assert not (tmp_path / "a/run").exists()
 
 
 @pytest.mark.slow
@@ -283,17 +268,8 @@ def test_processes_exchange_values_and_errors(tmp_path: Path) -> None:
 @pytest.mark.learn
 def test_a_missing_coordinator_is_named_after_the_timeout() -> None:
     with port() as number:
-        words = [
-            "--coordinator",
-            f"127.0.0.1:{number}",
-            "--num-processes",
-            2,
-            "--process-id",
-            1,
-            "--join-timeout",
-            2,
-        ]
-        done = small_runs.command(*WORDS, *words)
+        words = [*WORDS, *joining(number), "--process-id", 1, "--join-timeout", 2]
+        done = small_runs.command(*words)
     assert done.returncode == 1
     assert done.stderr.startswith(
         f"error: no process 0 at 127.0.0.1:{number}, or not all of 2 processes, after 2 s."

@@ -11,8 +11,6 @@ import pytest
 from rljax.runs import experiments, records, run
 from rljax.runs.policies import evaluate, loading
 
-# Numbers of NumPy
-
 
 def test_numbers_of_numpy_are_those_of_python(tmp_path: Path) -> None:
     given = {
@@ -45,8 +43,6 @@ def test_numbers_of_numpy_are_those_of_python(tmp_path: Path) -> None:
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"agent": 3}, "agent is 3, it must be text or a path"),
     ({"steps": "100"}, "steps is '100', it must be int: a whole number"),
-    ({"steps": 1.5}, "steps is 1.5, it must be int: a whole number"),
-    ({"steps": True}, "steps is True, it must be int: a whole number"),
     ({"seeds": "12"}, "seeds is '12', it must be int: a whole number"),
     ({"seeds": [0, 0.5]}, "a seed is 0.5, it must be int: a whole number"),
     ({"data": 3}, "data is 3, it must be text or a path"),
@@ -54,7 +50,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"config": "fast"},
         "config is 'fast', it must be a mapping of changes, or a Config of agent 'td3'",
     ),
-    ({"config": {"actor_lr": "fast"}}, "'actor_lr' is 'fast', it must be a number"),
     ({"log_every": None}, "log_every is None, it must be int: a whole number"),
     ({"tensorboard": 1}, "tensorboard is 1, it must be True or False"),
     ({"wandb": 1}, "wandb is 1, it must be text or None"),

@@ -1,11 +1,9 @@
-"""Another run's policy as an input of an agent: kept as it was,
-read again whenever the run goes on, checked before.
-"""
+"""Another run's policy as an input of an agent."""
 
 from __future__ import annotations
 
-import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +12,13 @@ import pytest
 
 import rljax
 from rljax import cli
-from rljax.runs import run
+from rljax.runs import records, run
 from rljax.runs.policies import evaluate, loading
 from rljax.training import population, registry
+from tests.cli import commands
 from tests.distributed.test_devices import devices_used, on_four_cores
 from tests.helpers import small_runs
+from tests.runs import parts
 
 SIZE = 0.1  # of the correction to the base's actions
 OBSERVATIONS = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
@@ -55,26 +55,22 @@ def agent_file(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The file of an agent that has `use_base`."""
     return agent_file(tmp_path_factory.mktemp("agent"))
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of TD3, with networks of other sizes than those of the runs that use it."""
+    """A run of TD3, with networks of other sizes than the runs that use it."""
     out = tmp_path_factory.mktemp("base") / "run"
     return small_runs.train("td3", "rljax/Pendulum", 100, out, {"hidden": (8,)})
 
 
 def train(agent: str, base: Path, steps: int, out: Path, **settings: Any) -> Path:
-    """A run of seconds that uses a base."""
     return small_runs.train(agent, "rljax/Pendulum", steps, out, base=str(base), **settings)
 
 
 def kept(out: Path) -> dict[str, np.ndarray]:
-    """The base's State in a run's newest checkpoint, by the places that its arrays have in the
-    base's own run.
-    """
+    """The base's State in a run's newest checkpoint, by the places in the base's own run."""
     beginning = "['agent']['state']['base']['state']"
     found = small_runs.arrays(out)
     return {
@@ -95,15 +91,14 @@ def test_learns_and_leaves_the_base_as_it_was(agent: str, base: Path, tmp_path: 
     for place, array in found.items():
         for learner in range(2):
             assert array[learner].tobytes() == expected[place][0].tobytes(), place
-    described = json.loads((out / "config.json").read_text())
+    described = records.read_config(out)
     assert described["base"] == str(base)
     assert described["base_digest"] == population.digest_of_base(loading.base(base))
-    corrections = []
-    for learner in range(2):
-        act, before = rljax.load(out, learner=learner), rljax.load(base)
-        corrections.append(act(OBSERVATIONS) - before(OBSERVATIONS))
-        assert 0 < np.abs(corrections[-1]).max() <= SIZE + 1e-6
-    assert not np.array_equal(*corrections), "each learner has its own"
+    before = rljax.load(base)(OBSERVATIONS)
+    corrections = [rljax.load(out, learner=p)(OBSERVATIONS) - before for p in range(2)]
+    for correction in corrections:
+        assert 0 < np.abs(correction).max() <= SIZE + 1e-6
+    assert not np.array_equal(*corrections)
     whole = small_runs.arrays(out)
     actor = [place for place in whole if place.startswith("['agent']['state']['actor']")]
     trained_on = run.resume(shutil.copytree(out, tmp_path / "longer"), 300)
@@ -120,11 +115,8 @@ def test_learns_and_leaves_the_base_as_it_was(agent: str, base: Path, tmp_path: 
 def test_stopped_and_resumed_equals_uninterrupted(
     agent: str, base: Path, env: str, tmp_path: Path
 ) -> None:
-    settings: dict[str, Any] = {"base": str(base), "seeds": 2}
-    whole = small_runs.train(agent, env, 300, tmp_path / "whole", **settings)
-    half = small_runs.train(agent, env, 200, tmp_path / "half", **settings)
-    run.resume(half, 300)
-    small_runs.assert_same(whole, half)
+    train = partial(small_runs.train, agent, env, base=str(base), seeds=2)
+    parts.resumed(train, 200, 300, tmp_path)
 
 
 @pytest.mark.learn
@@ -133,13 +125,13 @@ def test_evaluations_and_policies_need_nothing_more(agent: str, base: Path, tmp_
     one, two = evaluate.evaluate_run(out, episodes=2), evaluate.evaluate_run(out, episodes=2)
     assert one["episodes"] == two["episodes"]
     own, of_base = (3 + 1) * 16 + (16 + 1) * 16 + (16 + 1), (3 + 1) * 8 + (8 + 1)
-    assert one["parameters"] == own + of_base, "an action depends on both networks"
+    assert one["parameters"] == own + of_base
     table = evaluate.table(evaluate.evaluate_run(out, episodes=1, best=True))
     assert "learner 0 (seed 0, of step 100)" in table
     assert rljax.load(out, best=True)(OBSERVATIONS).shape == (20, 1)
 
 
-@pytest.mark.learn  # takes long: several runs
+@pytest.mark.learn
 def test_a_base_may_have_a_base(agent: str, base: Path, tmp_path: Path) -> None:
     first = train(agent, base, 100, tmp_path / "first")
     second = train(agent, first, 100, tmp_path / "second")
@@ -147,19 +139,10 @@ def test_a_base_may_have_a_base(agent: str, base: Path, tmp_path: Path) -> None:
     assert 0 < np.abs(corrections).max() <= SIZE + 1e-6
 
 
-@pytest.mark.learn  # takes long: several runs
+@pytest.mark.learn
 def test_the_command_line_takes_a_base(agent: str, base: Path, tmp_path: Path, capsys: Any) -> None:
-    words = [
-        "train",
-        agent,
-        "--env",
-        "rljax/Pendulum",
-        "--steps",
-        "100",
-        "--quiet",
-        *small_runs.flags("td3"),
-    ]
-    cli.main([*words, "--base", str(base), "--out", str(tmp_path / "run")])
+    more = ("--steps", 100, "--base", base, "--out", tmp_path / "run")
+    cli.main(commands.train(agent, "rljax/Pendulum", *more))
     assert capsys.readouterr().out.strip() == str(tmp_path / "run")
     small_runs.assert_same(train(agent, base, 100, tmp_path / "same"), tmp_path / "run")
 
@@ -168,17 +151,8 @@ def test_the_command_line_takes_a_base(agent: str, base: Path, tmp_path: Path, c
 def test_learners_with_a_base_have_a_cpus_cores_for_themselves(
     agent: str, base: Path, tmp_path: Path
 ) -> None:
-    words = [
-        "train",
-        agent,
-        "--env",
-        "rljax/Pendulum",
-        "--quiet",
-        *small_runs.flags("td3"),
-        "--base",
-        base,
-    ]
-    on_four_cores(*words, "--steps", "100", "--seeds", "4", "--out", tmp_path / "run")
+    words = commands.train(agent, "rljax/Pendulum", "--base", base, "--steps", 100, "--seeds", 4)
+    on_four_cores(*words, "--out", tmp_path / "run")
     on_four_cores("resume", tmp_path / "run", "--steps", "200", "--quiet")
     assert devices_used(tmp_path / "run") == 4
 
@@ -212,7 +186,7 @@ def test_a_base_that_is_gone_or_has_changed_is_not_resumed(
         run.resume(out, 200)
     # A run keeps the policy that it began with.
     np.testing.assert_array_equal(rljax.load(out)(OBSERVATIONS), before)
-    assert json.loads((out / "summary.json").read_text())["steps"] == 100, "nothing was done"
+    assert records.read_summary(out)["steps"] == 100
     shutil.rmtree(own)
     shutil.copytree(tmp_path / "elsewhere", own)
     run.resume(out, 200)
@@ -221,7 +195,7 @@ def test_a_base_that_is_gone_or_has_changed_is_not_resumed(
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs in environments of other shapes than Pendulum's."""
+    """Runs in environments of other shapes."""
     folder = tmp_path_factory.mktemp("others")
     changes = {"warmup_steps": 4, "batch_size": 4}
     small_runs.train("td3", "rljax/Constant", 8, folder / "observations", changes)

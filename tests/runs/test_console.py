@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from rljax import cli
 from rljax.analysis import report, watch
 from rljax.runs import console
 from rljax.training.settings import Settings
 from rljax.trust import printable
+from tests.cli import commands
 from tests.helpers import run_folders
 
 EVIL = "a\x1b[2Jb\x9b1mc\x1b]0;title\x07d\ne\rf\u202eg\x7f"
@@ -37,9 +37,7 @@ def test_views_show_no_control_characters(view: Any, capsys: pytest.CaptureFixtu
 
 @pytest.fixture
 def evil(tmp_path: Path) -> Path:
-    """A folder with a run whose folder and settings have control characters,
-    and one whose config.json is damaged.
-    """
+    """A run whose folder and settings have control characters, and a damaged one."""
     out = run_folders.write(
         tmp_path / "a\x1b[2Jb\ne", command=f"rljax train {EVIL}", config={"kind": EVIL}
     )
@@ -60,15 +58,13 @@ def test_tables_of_runs_show_no_control_characters(evil: Path) -> None:
 
 def test_reports_show_no_control_characters(evil: Path) -> None:
     page = report.write([evil], evil / "report.html")
-    for path in (page, evil / "report" / "tables.md"):
+    for path in (page, evil / "report/tables.md"):
         text = path.read_text()
         assert printable(text, keep="\n") == text, path
-    assert r"title\x07d\ne" in (evil / "report" / "tables.md").read_text()
+    assert r"title\x07d\ne" in (evil / "report/tables.md").read_text()
 
 
 def test_errors_show_no_control_characters(evil: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["resume", str(evil / "c\x1b[2Jd")])
-    printed = capsys.readouterr().err
+    printed = commands.refused(["resume", evil / "c\x1b[2Jd"], capsys)
     assert printable(printed, keep="\n") == printed
     assert "cannot be read as a run" in printed

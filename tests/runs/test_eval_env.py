@@ -1,8 +1,7 @@
-"""Runs that learn in one environment and are judged in another one of the same spaces."""
+"""Runs that are judged in another environment of the same spaces."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,14 @@ import gymnasium
 import numpy as np
 import pytest
 
-from rljax import cli
+from rljax import cli, datasets
 from rljax.analysis import folders
 from rljax.runs import experiments, records
 from rljax.runs.policies import evaluate, loading
 from rljax.training import evaluation
 from rljax.training.loop.training import Training
-from tests.helpers import small_runs
+from tests.cli import commands
+from tests.helpers import counting, small_runs
 
 # Inside the program, and on the host.
 LEARNS_IN, HEAVY = "rljax/Pendulum", 'Pendulum-v1?{"g": 30.0}'
@@ -35,17 +35,12 @@ def test_evaluations_play_in_the_other_environment(tmp_path: Path) -> None:
     evaluator.close()
     lines, others = (records.read(run, "evaluations")[-1] for run in (there, here))
     assert lines["returns"] == played.returns[0].tolist()
-    assert np.mean(lines["returns"]) < np.mean(others["returns"]) - 100.0, (
-        "three times the weight costs more"
-    )
+    assert np.mean(lines["returns"]) < np.mean(others["returns"]) - 100.0
     assert evaluate.evaluate_run(there, episodes=2)["environment"] == HEAVY
     assert evaluate.evaluate_run(there, episodes=2, env=LEARNS_IN)["environment"] == LEARNS_IN
     described = records.read_config(there)
-    assert (described["env"], described["environment"], described["eval_env"]) == (
-        LEARNS_IN,
-        HEAVY,
-        HEAVY,
-    )
+    environments = [described[name] for name in ("env", "environment", "eval_env")]
+    assert environments == [LEARNS_IN, HEAVY, HEAVY]
     assert described["spaces"] is None, "agents see what the environment inside the program shows"
     of_there = folders.read(there)
     assert of_there.task == (HEAVY, None)
@@ -57,16 +52,7 @@ def test_evaluations_play_in_the_other_environment(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_it_resumes(tmp_path: Path) -> None:
-    words = [
-        "train",
-        "td3",
-        "--env",
-        HEAVY,
-        "--eval-env",
-        LEARNS_IN,
-        "--quiet",
-        *small_runs.flags("td3"),
-    ]
+    words = commands.train("td3", HEAVY, "--eval-env", LEARNS_IN)
     cli.main([*words, "--steps", "200", "--out", str(tmp_path / "whole")])
     cli.main([*words, "--steps", "100", "--out", str(tmp_path / "parts")])
     cli.main(["resume", str(tmp_path / "parts"), "--steps", "200", "--quiet"])
@@ -96,26 +82,16 @@ def test_it_resumes(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused(
     words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data: dict[str, Any] = {
-        "observations": np.zeros((40, 3), np.float32),
-        "actions": np.zeros((40, 1), np.float32),
-        "rewards": np.zeros(40, np.float32),
-        "next_observations": np.zeros((40, 3), np.float32),
-        "terminals": np.zeros(40, np.bool_),
-        "timeouts": np.arange(40) % 20 == 19,
-    }
-    np.savez(tmp_path / "data.npz", **data)
-    words = [str(tmp_path / "data.npz") if word == "DATA" else word for word in words]
-    with pytest.raises(SystemExit, match="2"):
-        cli.main(["train", *words, "--steps", "100", "--quiet", "--out", str(tmp_path / "run")])
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "run" / "config.json").exists()
+    data, out = datasets.write(counting.recorded(), tmp_path / "data.npz"), tmp_path / "run"
+    words = [str(data) if word == "DATA" else word for word in words]
+    assert message in commands.refused(["train", *words, "--quiet", "--out", out], capsys)
+    assert not (out / "config.json").exists()
 
 
 def test_code_in_its_name_is_refused_from_others(tmp_path: Path) -> None:
     run = small_runs.trained("td3", LEARNS_IN, 100, tmp_path / "run")
-    file = run / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"eval_env": "evil_module:Evil-v0"}))
+    described = records.read_config(run) | {"eval_env": "evil_module:Evil-v0"}
+    records.write_json(run / "config.json", described)
     with pytest.raises(ValueError, match="names code as its eval_env, 'module evil_module'"):
         evaluate.evaluate_run(run)
 

@@ -1,11 +1,9 @@
-"""Learners that begin with what another run has learnt:
-which parts, for which learners, and what is refused.
-"""
+"""Learners that begin with what another run has learnt."""
 
 from __future__ import annotations
 
-import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +21,16 @@ from rljax.training.agent_state import AgentState, with_parts
 from rljax.training.loop import Training
 from rljax.training.population import inheritance
 from tests.helpers import small_runs
+from tests.runs import parts
 
 
 class Old(struct.PyTreeNode):
-    """A State."""
-
     actor: networks.Trained
     critic: Any
 
 
 class New(struct.PyTreeNode):
-    """Another agent's State: its actor has another optimiser, and it has a temperature."""
+    """Another agent's State, with another optimiser and a temperature."""
 
     critic: Any
     actor: networks.Trained
@@ -41,7 +38,6 @@ class New(struct.PyTreeNode):
 
 
 def numbers(*shape: int) -> jax.Array:
-    """Numbers that differ."""
     return jnp.arange(float(np.prod(shape))).reshape(shape)
 
 
@@ -59,7 +55,6 @@ FRESH = AgentState(
 
 
 def with_state(**changes: Any) -> AgentState:
-    """The fresh agent with other fields of its State."""
     return FRESH.replace(state=FRESH.state.replace(**changes))
 
 
@@ -86,7 +81,7 @@ def test_statistics_of_observations_are_inherited_by_their_name() -> None:
     parts = inheritance(fresh, counted, (), "run")
     assert list(parts) == ["critic", "actor", "statistics"]
     np.testing.assert_array_equal(with_parts(fresh, parts).statistics["mean"], numbers(2, 3))
-    assert "statistics" not in inheritance(FRESH, counted, (), "run"), "both must have them"
+    assert "statistics" not in inheritance(FRESH, counted, (), "run")
 
 
 def test_what_does_not_fit_is_said() -> None:
@@ -115,13 +110,12 @@ def test_what_does_not_fit_is_said() -> None:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of TD3."""
     return small_runs.train("td3", "rljax/Pendulum", 100, tmp_path_factory.mktemp("source") / "run")
 
 
 @pytest.mark.slow
 def test_learners_begin_with_it_and_their_policy_warms_up(source: Path) -> None:
-    how: dict[str, Any] = {"from_run": str(source), "config": small_runs.SMALL, **small_runs.EVERY}
+    how: Any = {"from_run": str(source), "config": small_runs.SMALL, **small_runs.EVERY}
     training = Training(experiments.prepare("td3", "rljax/Pendulum", 100, seeds=2, **how))
     training.start()
     given = small_runs.arrays(source)
@@ -145,15 +139,10 @@ def test_learners_begin_with_it_and_their_policy_warms_up(source: Path) -> None:
 @pytest.mark.learn
 @pytest.mark.parametrize("env", ["rljax/Pendulum", "Pendulum-v1"])
 def test_stopped_and_resumed_equals_uninterrupted(source: Path, env: str, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"from_run": str(source), "seeds": 2}
-    whole = small_runs.train("td3", env, 300, tmp_path / "whole", **settings)
-    half = small_runs.train("td3", env, 200, tmp_path / "half", **settings)
-    run.resume(half, 300)
-    small_runs.assert_same(whole, half)
-    assert records.read(whole, "evaluations")[0]["step"] == 0, (
-        "what was inherited is evaluated first"
-    )
-    assert set(json.loads((whole / "config.json").read_text())["inherited"]) >= {"actor", "critic"}
+    td3 = partial(small_runs.train, "td3", env, from_run=str(source), seeds=2)
+    whole, _ = parts.resumed(td3, 200, 300, tmp_path)
+    assert records.read(whole, "evaluations")[0]["step"] == 0
+    assert set(records.read_config(whole)["inherited"]) >= {"actor", "critic"}
 
 
 @pytest.mark.learn

@@ -1,6 +1,4 @@
-"""Hostile and damaged folders of runs: loading a policy has one error,
-runs no code and opens nothing else.
-"""
+"""Hostile and damaged folders of runs: one error, and nothing else is run or opened."""
 
 from __future__ import annotations
 
@@ -21,21 +19,14 @@ from rljax.runs.policies import loading
 from rljax.training import agent_state, registry
 from tests.helpers import run_folders
 
-SPEC = {
-    "name": "a",
-    "observation_shape": [3],
-    "action_size": 1,
-    "discrete": False,
-    "max_episode_steps": None,
-}
+SPEC = run_folders.SPEC | {"observation_shape": [3], "action_size": 1}
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run's folder with the checkpoint of an agent that has learnt nothing."""
     module: Any = registry.load_agent("bc")
     config = module.Config(hidden=(4,))
-    spec = EnvSpec("a", (3,), 1)
+    spec = EnvSpec("Hopper-v5", (3,), 1, max_episode_steps=1000)
     inputs = module.experience(config).inputs
 
     def create(key: Any) -> Any:
@@ -58,12 +49,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(whole: Path, tmp_path: Path) -> Path:
-    """A copy of the run, to be damaged."""
     return Path(shutil.copytree(whole, tmp_path / "run"))
 
 
 def refused(folder: Path) -> str:
-    """The error with which the run's policy is refused; "" if it is loaded."""
+    """The error of loading the policy; "" if there is none."""
     try:
         with warnings.catch_warnings():
             # "checkpoint ... is damaged: falling back to the one before it"
@@ -86,7 +76,7 @@ def described(**changed: Any) -> Callable[[Path], Any]:
 
 
 def noted(text: str) -> Callable[[Path], Any]:
-    """Notes of a checkpoint that are `text`, with a manifest that fits."""
+    """Other notes of a checkpoint, with a manifest that fits."""
 
     def change(folder: Path) -> None:
         inside = checkpoints.newest(folder / "checkpoints")
@@ -97,7 +87,7 @@ def noted(text: str) -> Callable[[Path], Any]:
 
 
 def linked(name: str) -> Callable[[Path], Any]:
-    """A file or folder of the run that is a link to the same content elsewhere."""
+    """A file or folder of the run that is a link to the same elsewhere."""
 
     def change(folder: Path) -> None:
         elsewhere = folder.with_name("elsewhere")
@@ -108,7 +98,7 @@ def linked(name: str) -> Callable[[Path], Any]:
 
 
 def endless(folder: Path) -> None:
-    """Notes of a checkpoint that claim a terabyte and take no space."""
+    """Notes that claim a terabyte and take no space."""
     with (folder / CHECKPOINT / "run.json").open("wb") as file:
         file.truncate(1 << 40)
 
@@ -164,7 +154,7 @@ def test_a_hostile_folder_has_one_error(kind: str, folder: Path) -> None:
 
 
 def damage(folder: Path, files: list[Path], number: int) -> None:
-    """Load the policy `number` times, each time with a file that is cut or has another bit."""
+    """Load the policy so often, each time with a file that is cut or has another bit."""
     generator = np.random.default_rng(0)
     for seed in range(number):
         path = files[seed % len(files)]
@@ -180,9 +170,7 @@ def damage(folder: Path, files: list[Path], number: int) -> None:
 
 
 def refit(folder: Path) -> None:
-    """Make the manifest of the checkpoint fit its files,
-    as whoever changes them on purpose does.
-    """
+    """Make the manifest fit the files, as whoever changes them on purpose does."""
     inside = folder / CHECKPOINT
     names = json.loads((inside / checkpoints.MANIFEST).read_text())
     fitting = {name: checkpoints._fingerprint(inside / name) for name in names}

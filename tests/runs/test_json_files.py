@@ -26,5 +26,5 @@ def test_pipes_and_links_are_not_read(make: Callable[[Path], Any], tmp_path: Pat
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="Not a directory") as raised:
-        json_files.write_json(tmp_path / "file" / "config.json", {})
+        json_files.write_json(tmp_path / "file/config.json", {})
     assert raised.value.filename == str(tmp_path / "file")

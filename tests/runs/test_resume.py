@@ -1,22 +1,23 @@
-"""A run that was killed and resumed equals one that never stopped, bit for bit."""
+"""A run that was killed and resumed equals one that never stopped."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
 import pytest
 
 from rljax.runs import checkpoints, records, run
 from rljax.training import loop
+from tests.cli import commands
 from tests.helpers import small_runs
+from tests.runs import parts
 
 CASES = [
     pytest.param("sac", "rljax/Pendulum", 1, id="compiled", marks=pytest.mark.learn),
@@ -40,11 +41,9 @@ CASES = [
 
 
 def killed(agent: str, env: str, seeds: int, out: Path, after: int, steps: int) -> None:
-    """Start a run as a user would and kill it as soon as its checkpoint of step `after` is
-    there.
-    """
-    command = [sys.executable, "-m", "rljax", "train", agent, "--env", env, "--steps", str(steps)]
-    command += ["--seeds", str(seeds), "--out", str(out), "--quiet", *small_runs.flags(agent)]
+    """Start a run as a user would, and kill it at its checkpoint of step `after`."""
+    words = commands.train(agent, env, "--steps", steps, "--seeds", seeds, "--out", out)
+    command = [sys.executable, "-m", "rljax", *words]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while not checkpoints.steps(out / "checkpoints"):
         assert process.poll() is None, process.stderr.read() if process.stderr else ""
@@ -61,7 +60,7 @@ def test_killed_and_resumed_equals_uninterrupted(
 ) -> None:
     small_runs.train(agent, env, 400, tmp_path / "whole", seeds=seeds)
     killed(agent, env, seeds, tmp_path / "broken", after=100, steps=100_000)
-    resumed_from = checkpoints.steps(tmp_path / "broken" / "checkpoints")[-1]
+    resumed_from = checkpoints.steps(tmp_path / "broken/checkpoints")[-1]
     if resumed_from >= 400:
         pytest.fail(f"killed too late, at step {resumed_from}")
     run.resume(tmp_path / "broken", 400)
@@ -71,39 +70,27 @@ def test_killed_and_resumed_equals_uninterrupted(
 @pytest.mark.learn
 def test_killed_between_the_last_checkpoint_and_the_summary(tmp_path: Path) -> None:
     out = small_runs.trained("td3", "rljax/Pendulum", 200, tmp_path / "run")
-    before = json.loads((out / "summary.json").read_text())
+    before = records.read_summary(out)
     (out / "summary.json").unlink()
     run.resume(out)
-    after = json.loads((out / "summary.json").read_text())
+    after = records.read_summary(out)
     assert (after["complete"], after["final"]) == (True, before["final"])
     with pytest.raises(ValueError, match="is complete at 200 steps"):
         run.resume(out)
 
 
 def test_longer_run_continues_a_finished_one(tmp_path: Path) -> None:
-    small_runs.train("td3", "rljax/Pendulum", 400, tmp_path / "whole")
-    small_runs.trained("td3", "rljax/Pendulum", 200, tmp_path / "half")
-    run.resume(tmp_path / "half", 400)
-    small_runs.assert_same(tmp_path / "whole", tmp_path / "half")
+    parts.resumed(partial(small_runs.train, "td3", "rljax/Pendulum"), 200, 400, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env", ["rljax/Pendulum", "Pendulum-v1"])
 def test_a_resumed_run_uses_the_programs_of_the_first(env: str, tmp_path: Path) -> None:
     small_runs.train("td3", env, 200, tmp_path / "run", {"hidden": (18, 16)})
-    compiled = set()
-
-    def heard(event: str, seconds: float, **details: Any) -> None:
-        del seconds
-        if event.endswith("backend_compile_duration"):
-            compiled.add(details["fun_name"])
-
-    jax.monitoring.register_event_duration_secs_listener(heard)
-    try:
+    compiled: set[str] = set()
+    with parts.compilations(lambda details: compiled.add(details["fun_name"])):
         run.resume(tmp_path / "run", 400)
-    finally:
-        jax.monitoring.unregister_event_duration_listener(heard)
-    # Single operations, of a millisecond each, may compile; before, training compiled twice.
+    # Single operations of a millisecond may compile.
     assert compiled <= {
         f"jit({name})" for name in ("convert_element_type", "stage", "broadcast_in_dim")
     }
@@ -113,17 +100,10 @@ def test_a_resumed_run_uses_the_programs_of_the_first(env: str, tmp_path: Path) 
 @pytest.mark.parametrize("env", ["rljax/Pendulum", "Pendulum-v1"])
 def test_input_statistics_are_resumed(env: str, tmp_path: Path) -> None:
     config = {"normalise_observations": True, "num_envs": 2, "num_steps": 5, "num_updates": 2}
-    small_runs.train("sac", env, 400, tmp_path / "whole", config)
-    small_runs.train("sac", env, 200, tmp_path / "half", config)
-    run.resume(tmp_path / "half", 400)
-    small_runs.assert_same(tmp_path / "whole", tmp_path / "half")
-    counts = [
-        array
-        for place, array in small_runs.arrays(tmp_path / "half").items()
-        if place.endswith("['statistics']['count']")
-    ]
-    # Every observation acted on is counted once: on the host also the one that waits for its action
-    # to be taken.
+    sac = partial(small_runs.train, "sac", env, config=config)
+    arrays = small_runs.arrays(parts.resumed(sac, 200, 400, tmp_path)[1])
+    counts = [x for place, x in arrays.items() if place.endswith("['statistics']['count']")]
+    # Every observation acted on, on the host also the one that waits for its action.
     assert counts[0].item() in (400, 402)
 
 
@@ -147,62 +127,16 @@ def test_draws_along_episodes_are_resumed(
         "epsilon_steps": 200,
         "correction_steps": 300,
     }
-    small_runs.train("dqn", env, 400, tmp_path / "whole", config)
-    small_runs.train("dqn", env, 200, tmp_path / "half", config)
-    run.resume(tmp_path / "half", 400)
-    small_runs.assert_same(tmp_path / "whole", tmp_path / "half")
-
-
-@pytest.mark.learn
-def test_same_seed_same_bits(tmp_path: Path) -> None:
-    small_runs.train("sac", "Pendulum-v1", 200, tmp_path / "one", seeds=2)
-    small_runs.train("sac", "Pendulum-v1", 200, tmp_path / "two", seeds=2)
-    small_runs.assert_same(tmp_path / "one", tmp_path / "two")
-
-
-@pytest.mark.learn
-def test_damaged_newest_checkpoint_falls_back(tmp_path: Path) -> None:
-    out = small_runs.trained("td3", "rljax/Pendulum", 200, tmp_path / "run")
-    small_runs.train("td3", "rljax/Pendulum", 300, tmp_path / "whole")
-    newest = checkpoints.newest(out / "checkpoints")
-    victim = max(
-        (path for path in newest.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size
-    )
-    content = bytearray(victim.read_bytes())
-    content[len(content) // 2] ^= 1
-    victim.write_bytes(content)
-    with pytest.warns(UserWarning, match=r"is damaged .* falling back to the one before it"):
-        run.resume(out, 300)
-    small_runs.assert_same(tmp_path / "whole", out)
-
-
-@pytest.mark.slow
-def test_half_written_checkpoint_is_ignored(tmp_path: Path) -> None:
-    out = small_runs.trained("td3", "rljax/Pendulum", 200, tmp_path / "run")
-    (out / "checkpoints" / ".partial-000000000300").mkdir()
-    assert checkpoints.steps(out / "checkpoints") == [100, 200]
-    run.resume(out, 300)
-    assert checkpoints.steps(out / "checkpoints") == [200, 300]
+    parts.resumed(partial(small_runs.train, "dqn", env, config=config), 200, 400, tmp_path)
 
 
 @pytest.mark.learn
 def test_interrupt_saves_and_prints_how_to_resume(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    command = [
-        sys.executable,
-        "-m",
-        "rljax",
-        "train",
-        "td3",
-        "--env",
-        "Pendulum-v1",
-        "--steps",
-        "1000000",
-    ]
+    more = ("--steps", 10**6, "--out", out, "--checkpoint-every", 10**6)
+    words = [word for word in commands.train("td3", "Pendulum-v1", *more) if word != "--quiet"]
     process = subprocess.Popen(
-        [*command, "--out", str(out), *small_runs.flags("td3"), "--checkpoint-every", "1000000"],
-        stderr=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-m", "rljax", *words], stderr=subprocess.PIPE, text=True
     )
     while not (out / "metrics.jsonl").exists() or not (out / "metrics.jsonl").read_text():
         assert process.poll() is None
@@ -234,7 +168,7 @@ def test_a_run_that_ends_where_it_was_stopped_is_evaluated_there(
     assert checkpoints.steps(out / "checkpoints") == [100, 150]
     run.resume(out, 150)
     small_runs.assert_same(small_runs.train("td3", "rljax/Pendulum", 150, tmp_path / "whole"), out)
-    assert json.loads((out / "summary.json").read_text())["final"]["step"] == 150
+    assert records.read_summary(out)["final"]["step"] == 150
     with pytest.raises(ValueError, match="is complete at 150 steps"):
         run.resume(out)
 
@@ -244,19 +178,11 @@ CHANGED = {"schedule": [[100, {"actor_lr": 1e-3}], [250, {"actor_lr": 1e-2}]]}
 
 @pytest.mark.learn
 def test_a_run_with_a_schedule_is_resumed(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {
-        "seeds": 2,
-        "config": {"actor_lr": [1e-4, 1e-4]},
-        "schedule": CHANGED,
-    }
-    whole = small_runs.train("td3", "rljax/Pendulum", 400, tmp_path / "whole", **settings)
-    half = small_runs.train("td3", "rljax/Pendulum", 200, tmp_path / "half", **settings)
-    run.resume(half, 400)
-    small_runs.assert_same(whole, half)
-    whole_changes, half_changes = (records.read(out, "changes") for out in (whole, half))
-    assert [change["step"] for change in whole_changes] == [100, 250]
-    values = [change["values"] for change in whole_changes]
-    assert values == [change["values"] for change in half_changes]
+    settings: Any = {"config": {"actor_lr": [1e-4, 1e-4]}, "schedule": CHANGED}
+    td3 = partial(small_runs.train, "td3", "rljax/Pendulum", seeds=2, **settings)
+    whole, half = (records.read(out, "changes") for out in parts.resumed(td3, 200, 400, tmp_path))
+    assert [change["step"] for change in whole] == [100, 250]
+    assert [change["values"] for change in whole] == [change["values"] for change in half]
 
 
 def test_structural_change_is_refused(tmp_path: Path) -> None:
@@ -273,11 +199,6 @@ def test_nothing_left_to_do(tmp_path: Path) -> None:
     out = small_runs.trained("td3", "rljax/Pendulum", 100, tmp_path / "run")
     with pytest.raises(ValueError, match=r"is complete at 100 steps\. To go on: rljax resume"):
         run.resume(out)
-
-
-def test_not_a_run(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is not a run"):
-        run.resume(tmp_path)
 
 
 @pytest.mark.parametrize(("steps", "message"), [(50, "made 100 steps: give --s"), (0, "than 0")])

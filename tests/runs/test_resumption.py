@@ -13,8 +13,8 @@ from rljax.runs import records, resumption
 def test_a_checkpoint_of_an_older_version_lacks_newer_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They have their defaults, unless somebody has written them into config.json since."""
-    written: dict[str, Any] = {"config": {"hidden": [8]}}
+    """They have their defaults, unless config.json says otherwise since."""
+    written: Any = {"config": {"hidden": [8]}}
     monkeypatch.setattr(records, "read_config", lambda folder: written)
     config = {"hidden": [8], "atoms": 51}
     saved, wanted = (

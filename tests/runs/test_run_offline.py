@@ -1,6 +1,4 @@
-"""Runs from a data set: alone, on into an environment, and beside one;
-stopped, resumed, and refused.
-"""
+"""Runs from a data set."""
 
 from __future__ import annotations
 
@@ -8,6 +6,8 @@ import dataclasses
 import json
 import re
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,43 +22,38 @@ from rljax.cli import scaffold
 from rljax.runs import experiments, records, run
 from rljax.runs.policies import evaluate, loading
 from rljax.training import registry
+from tests.cli import commands
 from tests.helpers import small_runs
+from tests.runs import parts
 
-SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32}
-EVERY: dict[str, Any] = {
-    "log_every": 50,
-    "eval_every": 100,
-    "eval_episodes": 2,
-    "checkpoint_every": 100,
-}
-ONLINE: dict[str, Any] = {"replay_size": 300, "warmup_steps": 0}
+SMALL: Any = {"hidden": (16, 16), "batch_size": 32}
+ONLINE: Any = {"replay_size": 300, "warmup_steps": 0}
 
 
 def written(
     path: Path, rows: int = 400, observations: int = 3, reference: tuple[float, float] | None = None
 ) -> Path:
-    """A data set of Pendulum's shapes in a file."""
+    """A file of data with Pendulum's shapes."""
     generator = np.random.default_rng(0)
     observation = generator.normal(size=(rows + 1, observations)).astype(np.float32)
     ends = np.arange(rows) % 50 == 49
-    fields: dict[str, Any] = dict(
-        observation=observation[:-1],
-        action=generator.uniform(-1, 1, size=(rows, 1)).astype(np.float32),
-        reward=generator.normal(size=rows).astype(np.float32),
-        terminated=np.zeros(rows, np.bool_),
-        truncated=ends,
-        next_observation=observation[1:],
+    fields: Any = (
+        observation[:-1],
+        generator.uniform(-1, 1, size=(rows, 1)).astype(np.float32),
+        generator.normal(size=rows).astype(np.float32),
+        np.zeros(rows, np.bool_),
+        ends,
+        observation[1:],
     )
     bounds = (np.full(1, -2, np.float32), np.full(1, 2, np.float32))
     made = datasets.OfflineDataset(
-        "test", Transition(**fields), "Pendulum-v1", reference, bounds, {}
+        "test", Transition(*fields), "Pendulum-v1", reference, bounds, {}
     )
     return datasets.write(made, path)
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The data set of most tests."""
     return str(
         written(tmp_path_factory.mktemp("data") / "pendulum.npz", reference=(-1500.0, -150.0))
     )
@@ -72,10 +67,8 @@ def train(
     config: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Path:
-    """A run of seconds."""
-    return run.train(
-        agent, steps=steps, data=data, config=SMALL | (config or {}), out=out, **(EVERY | settings)
-    )
+    settings = {"data": data, "config": SMALL | (config or {})} | small_runs.EVERY | settings
+    return run.train(agent, steps=steps, out=out, **settings)
 
 
 trained = small_runs.once(train)
@@ -84,24 +77,21 @@ trained = small_runs.once(train)
 @pytest.mark.slow
 def test_a_data_set_is_enough(tmp_path: Path, data: str) -> None:
     out = train("td3_bc", 200, tmp_path / "run", data, seeds=2)
-    described = json.loads((out / "config.json").read_text())
-    assert described["env"] == "Pendulum-v1", "the environment that the data set names"
+    described = records.read_config(out)
+    assert described["env"] == "Pendulum-v1"
     assert described["dataset"]["transitions"] == 400
     assert described["dataset"]["files"][0]["sha256"]
     lines = records.read(out, "metrics")
     assert [line["step"] for line in lines] == [50, 100, 150, 200]
-    assert lines[-1]["update"] == 200, "a step is an update"
+    assert lines[-1]["update"] == 200
     evaluations = records.read(out, "evaluations")
-    assert [(line["step"], line["learner"]) for line in evaluations] == [
-        (100, 0),
-        (100, 1),
-        (200, 0),
-        (200, 1),
-    ]
-    for line in evaluations:
+    learners = [(line["step"], line["learner"]) for line in evaluations]
+    assert learners == [(100, 0), (100, 1), (200, 0), (200, 1)]
+    played = evaluate.evaluate_run(out, episodes=2)
+    for line in evaluations + played["episodes"]:
         expected = 100 * (np.array(line["returns"]) + 1500) / 1350
         np.testing.assert_allclose(line["scores"], expected, rtol=1e-6)
-    summary = json.loads((out / "summary.json").read_text())
+    summary = records.read_summary(out)
     assert summary["data"] == data
     assert summary["final"]["score"] == pytest.approx(
         np.mean([line["scores"] for line in evaluations[2:]])
@@ -116,11 +106,6 @@ def test_a_data_set_is_enough(tmp_path: Path, data: str) -> None:
         np.mean([line["scores"] for line in evaluations])
     )
     assert loading.load(out)(np.zeros(3)).shape == (1,)
-    played = evaluate.evaluate_run(out, episodes=2)
-    for entry in played["episodes"]:
-        np.testing.assert_allclose(
-            entry["scores"], 100 * (np.array(entry["returns"]) + 1500) / 1350, rtol=1e-6
-        )
     assert evaluate.table(played).count(", score ") == 3, "of each learner and of all"
     assert "score" not in evaluate.table(evaluate.evaluate_run(out, episodes=1, env="Pendulum-v1"))
 
@@ -136,22 +121,24 @@ def test_a_data_set_is_enough(tmp_path: Path, data: str) -> None:
 def test_stopped_and_resumed_equals_uninterrupted(
     tmp_path: Path, data: str, changes: dict[str, Any]
 ) -> None:
-    whole = train("td3_bc", 200, tmp_path / "whole", data, changes, seeds=2)
-    half = train("td3_bc", 100, tmp_path / "half", data, changes, seeds=2)
-    run.resume(half, 200)
-    small_runs.assert_same(whole, half)
+    td3_bc = partial(train, "td3_bc", data=data, config=changes, seeds=2)
+    parts.resumed(td3_bc, 100, 200, tmp_path)
+
+
+def online(data: str, **settings: Any) -> Callable[[int, Path], Path]:
+    """100 updates from data, and then online."""
+    return lambda steps, out: train(
+        "td3_bc", 100, out, data, ONLINE, then_online=steps - 100, **settings
+    )
 
 
 @pytest.mark.learn
 def test_on_into_an_environment_and_resumed_there(tmp_path: Path, data: str) -> None:
-    whole = train("td3_bc", 100, tmp_path / "whole", data, ONLINE, then_online=200)
+    whole, _ = parts.resumed(online(data), 200, 300, tmp_path)
     lines = records.read(whole, "metrics")
     assert [line["step"] for line in lines] == list(range(50, 301, 50))
     assert lines[-1]["update"] == 299, "one a step, from the second step in the environment on"
     assert lines[1]["episode/return"] == [None], "no episode while learning from data"
-    half = trained("td3_bc", 100, tmp_path / "half", data, ONLINE, then_online=100)
-    run.resume(half, 300)
-    small_runs.assert_same(whole, half)
 
 
 @pytest.mark.slow
@@ -164,13 +151,7 @@ def test_a_stop_between_the_stages_changes_nothing(tmp_path: Path, data: str) ->
     small_runs.assert_same(whole, half)
 
 
-@pytest.mark.parametrize(
-    "share",
-    [
-        pytest.param({}, id="half"),
-        pytest.param({"offline_share": "pooled"}, id="pooled", marks=pytest.mark.learn),
-    ],
-)
+@pytest.mark.parametrize("share", [{}, {"offline_share": "pooled"}], ids=["half", "pooled"])
 @pytest.mark.learn
 def test_a_finished_run_goes_on_into_an_environment(
     tmp_path: Path, data: str, share: dict[str, Any]
@@ -179,10 +160,10 @@ def test_a_finished_run_goes_on_into_an_environment(
     half = trained("td3_bc", 100, tmp_path / "half", data, ONLINE)
     run.resume(half, then_online=100, **share)
     small_runs.assert_same(whole, half)
-    described = [json.loads((folder / "config.json").read_text()) for folder in (whole, half)]
+    described = [records.read_config(folder) for folder in (whole, half)]
     for name in ("steps", "then_online", "offline_share", "online", "state_bytes"):
         assert described[1][name] == described[0][name]
-    assert json.loads((half / "summary.json").read_text())["steps"] == 200
+    assert records.read_summary(half)["steps"] == 200
     with pytest.raises(
         ValueError, match=r"goes on online already. For another number of steps in all: --steps"
     ):
@@ -203,7 +184,7 @@ def test_a_presets_changes_online_come_with_the_first_or_a_later_command(
     run.resume(half, then_online=100)
     small_runs.assert_same(whole, half)
     for folder in (whole, half):
-        described = json.loads((folder / "config.json").read_text())
+        described = records.read_config(folder)
         assert described["online"] == {"value_weight": 1.0, "batch_size": 16}
         assert described["config"] | {"value_weight": 2.5, "batch_size": 32} == described["config"]
 
@@ -212,29 +193,20 @@ ONLINE_WORDS = ["--online", "config.value-weight=0.5", "--online", "config.batch
 
 
 def online_words(data: str, out: Path, then_online: int, *words: str) -> list[str]:
-    """The command line of a run from a data set that goes on in an environment."""
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in EVERY.items()]
-    small = [
-        "--config.hidden",
-        "16",
-        "16",
-        "--config.batch-size",
-        "32",
-        "--config.replay-size",
-        "300",
-    ]
-    steps = ["--steps", "100", *(["--then-online", str(then_online)] if then_online else [])]
+    flags = small_runs.flags("td3_bc", "warmup_steps")
+    online = ["--then-online", str(then_online)] if then_online else []
     return [
         "train",
         "td3_bc",
         "--data",
         data,
+        "--steps",
+        "100",
         "--out",
         str(out),
-        "--quiet",
-        *steps,
+        *online,
         *flags,
-        *small,
+        "--quiet",
         *words,
     ]
 
@@ -243,7 +215,7 @@ def online_words(data: str, out: Path, then_online: int, *words: str) -> list[st
 def test_settings_that_change_online_are_kept_and_resumed(tmp_path: Path, data: str) -> None:
     cli.main(online_words(data, tmp_path / "whole", 200, *ONLINE_WORDS))
     cli.main(online_words(data, tmp_path / "half", 100, *ONLINE_WORDS))
-    described = json.loads((tmp_path / "half" / "config.json").read_text())
+    described = records.read_config(tmp_path / "half")
     assert described["online"] == {"value_weight": 0.5, "batch_size": 16}
     assert described["config"] | {"value_weight": 2.5, "batch_size": 32} == described["config"]
     run.resume(tmp_path / "half", 300)
@@ -253,61 +225,42 @@ def test_settings_that_change_online_are_kept_and_resumed(tmp_path: Path, data: 
     same = [a["critic/loss"] == b["critic/loss"] for a, b in zip(ours, theirs, strict=True)]
     assert same == [True, True, False, False, False, False], "nothing changes before"
 
-    config = tmp_path / "half" / "config.json"
-    config.write_text(config.read_text().replace('"batch_size": 16', '"batch_size": 8'))
-    with pytest.raises(
-        ValueError, match=r"says online\.batch_size = 8, the checkpoint was made with 16"
-    ):
-        run.resume(tmp_path / "half", 400)
-
 
 @pytest.mark.parametrize(
-    ("then_online", "words", "message"),
+    ("change", "then_online", "message"),
     [
         (
+            "config.value-weight=0.5",
             0,
-            ONLINE_WORDS,
             r"--online changes hyperparameters for the steps of --then-online N: give both\.",
         ),
         (
+            "config.value-wieght=1",
             100,
-            ["--online", "config.value-wieght=1"],
             r"--online config\.value-wieght: no setting 'value_wieght'\. Near",
         ),
         (
+            "value-weight=1",
             100,
-            ["--online", "value-weight=1"],
             r"--online value-weight=1: write a setting and its value, such as",
         ),
         (
+            "config.value-weight",
             100,
-            ["--online", "config.value-weight"],
             r"--online config\.value-weight: write a setting and its value",
         ),
         (
+            "config.discount=1.5",
             100,
-            ["--online", "config.value-weight=high"],
-            r"'high' is no value of 'value_weight', which is float",
-        ),
-        (
-            100,
-            ["--online", "config.discount=1.5"],
             r"--config\.discount is 1\.5, it must be finite and in \[0",
         ),
     ],
 )
 def test_changes_online_that_cannot_be_are_refused_at_once(
-    tmp_path: Path,
-    data: str,
-    then_online: int,
-    words: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, data: str, change: str, then_online: int, message: str, capsys: Any
 ) -> None:
-    with pytest.raises(SystemExit) as exit:
-        cli.main(online_words(data, tmp_path / "run", then_online, *words))
-    assert exit.value.code == 2
-    assert re.search(message, capsys.readouterr().err)
+    words = online_words(data, tmp_path / "run", then_online, "--online", change)
+    assert re.search(message, commands.refused(words, capsys))
     assert not (tmp_path / "run").exists()
 
 
@@ -330,45 +283,24 @@ def test_what_cannot_go_on_online_says_why_and_stays_as_it_is(tmp_path: Path, da
 @pytest.mark.learn
 @pytest.mark.parametrize("env", ["Pendulum-v1", "rljax/Pendulum"])
 def test_replay_agents_learn_from_both(tmp_path: Path, data: str, env: str) -> None:
-    out = train(
-        "sac",
-        200,
-        tmp_path / "run",
-        data,
-        {**ONLINE, "warmup_steps": 20},
-        env=env,
-        offline_share=0.25,
-    )
-    assert (
-        records.read(out, "metrics")[-1]["update"]
-        == {"Pendulum-v1": 180, "rljax/Pendulum": 181}[env]
-    )
-    again = train(
-        "sac",
-        100,
-        tmp_path / "again",
-        data,
-        {**ONLINE, "warmup_steps": 20},
-        env=env,
-        offline_share=0.25,
-    )
-    run.resume(again, 200)
-    small_runs.assert_same(out, again)
+    config = {**ONLINE, "warmup_steps": 20}
+    sac = partial(train, "sac", data=data, config=config, env=env, offline_share=0.25)
+    whole, _ = parts.resumed(sac, 100, 200, tmp_path)
+    updates = records.read(whole, "metrics")[-1]["update"]
+    assert updates == {"Pendulum-v1": 180, "rljax/Pendulum": 181}[env]
 
 
 @pytest.mark.slow
 def test_without_an_environment_nothing_is_evaluated(tmp_path: Path, data: str) -> None:
     out = trained("td3_bc", 100, tmp_path / "run", data, env="none")
     assert records.read(out, "evaluations") == []
-    assert json.loads((out / "summary.json").read_text())["final"] is None
+    assert records.read_summary(out)["final"] is None
     with pytest.raises(
         ValueError, match=r"has no environment to play in. Name one that fits: --env"
     ):
         evaluate.evaluate_run(out)
-    assert (
-        len(evaluate.evaluate_run(out, env="Pendulum-v1", episodes=2)["episodes"][0]["returns"])
-        == 2
-    )
+    (played,) = evaluate.evaluate_run(out, env="Pendulum-v1", episodes=2)["episodes"]
+    assert len(played["returns"]) == 2
     assert loading.load(out)(np.zeros(3)).shape == (1,)
 
 
@@ -401,11 +333,6 @@ def test_without_an_environment_nothing_is_evaluated(tmp_path: Path, data: str) 
                 r".*--config.decay-steps"
             ),
         ),
-        (
-            "td3_bc",
-            {"offline_share": 1.0, "then_online": 100},
-            r"--offline-share is 1.0, it must lie in \[0, 1\)",
-        ),
         ("td3_bc", {"then_online": -1}, r"--then-online is -1"),
         ("td3_bc", {"data": "d4rl/hoper-medium-v2"}, r"Nearest.*hopper-medium-v2"),
     ],
@@ -428,9 +355,9 @@ def test_episodes_are_as_long_as_those_of_the_data(tmp_path: Path) -> None:
         length == 30 for line in records.read(out, "evaluations") for length in line["lengths"]
     )
     ended = [line["episode/length"][0] for line in records.read(out, "metrics")[2:]]
-    assert ended == [30.0, 30.0], "in training too"
+    assert ended == [30.0, 30.0]
     again = evaluate.evaluate_run(out, episodes=2)["episodes"]
-    assert [line["lengths"] for line in again] == [[30, 30]], "and when the run is evaluated again"
+    assert [line["lengths"] for line in again] == [[30, 30]]
     other = train("td3_bc", 100, tmp_path / "other", data, env="async/Pendulum-v1")
     assert records.read(other, "evaluations")[0]["lengths"] == [200, 200], (
         "one that was asked for is as it is"
@@ -458,6 +385,13 @@ def test_a_run_goes_on_where_other_versions_read_its_data_set(tmp_path: Path) ->
     assert records.read_summary(out)["steps"] == 200
 
 
+def assert_same_on_the_host(train: Callable[..., Path], folder: Path) -> None:
+    here = small_runs.arrays(train(100, folder / "here"))
+    there = small_runs.arrays(train(100, folder / "there", data_on_host=True))
+    for name, array in here.items():
+        np.testing.assert_allclose(there[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
 @pytest.mark.learn
 def test_too_large_for_the_device(
     tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch
@@ -474,11 +408,7 @@ def test_too_large_for_the_device(
         message = r"needs 0.0 GB on a small device.*data set takes.*--data-on-host"
         with pytest.raises(ValueError, match=message):
             train("bc", 100, tmp_path / "run", data, {"hidden": (2,), "batch_size": 1})
-    there = train("td3_bc", 100, tmp_path / "there", data, data_on_host=True)
-    here = train("td3_bc", 100, tmp_path / "here", data)
-    kept = small_runs.arrays(there)
-    for name, array in small_runs.arrays(here).items():
-        np.testing.assert_allclose(kept[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
+    assert_same_on_the_host(partial(train, "td3_bc", data=data), tmp_path)
 
 
 @pytest.mark.slow
@@ -500,12 +430,16 @@ def test_actions_read_in_other_bounds_are_pointed_out(
 
 
 def test_presets_may_name_data_sets(tmp_path: Path, data: str) -> None:
-    changed = registry.preset("iql", iql, None, "d4rl/antmaze-large-play-v2")
-    assert changed.reward_transform == "minus_one"
-    assert (
-        registry.preset("iql", iql, "Hopper-v5", "d4rl/hopper-medium-v2").reward_transform
-        == "return_range"
-    )
+    for env, name, transform in (
+        (None, "d4rl/antmaze-large-play-v2", "minus_one"),
+        ("Hopper-v5", "d4rl/hopper-medium-v2", "return_range"),
+    ):
+        assert registry.preset("iql", iql, env, name).reward_transform == transform
+    maze = experiments.preset("iql", iql, None, "minari/D4RL/antmaze/umaze-v1")
+    other = experiments.preset("iql", iql, None, "minari/mujoco/hopper/expert-v0")
+    assert other.reward_transform == "none", "not D4RL's"
+    settings = (maze.reward_transform, maze.expectile, maze.inverse_temperature)
+    assert settings == ("minus_one", 0.9, 10.0)
     assert registry.preset("iql", iql, None, data) == iql.Config()
 
 
@@ -565,19 +499,6 @@ def test_data_whose_environment_cannot_be_made_say_why(data: str) -> None:
     assert experiments._environment("iql", "Pendulum-v1", dataset) == "Pendulum-v1"
 
 
-def test_iql_has_the_rewards_and_settings_of_antmaze_in_minaris_data_too() -> None:
-    config = experiments.preset("iql", iql, None, "minari/D4RL/antmaze/umaze-v1")
-    assert (config.reward_transform, config.expectile, config.inverse_temperature) == (
-        "minus_one",
-        0.9,
-        10.0,
-    )
-    assert (
-        experiments.preset("iql", iql, None, "minari/mujoco/hopper/expert-v0").reward_transform
-        == "none"
-    ), "not D4RL's"
-
-
 def test_the_environment_that_data_name_has_its_presets(data: str) -> None:
     assert datasets.environment(data) == "Pendulum-v1"
     assert datasets.environment("d4rl/hopper-medium-v2") == "Hopper-v5"
@@ -588,18 +509,11 @@ def test_the_environment_that_data_name_has_its_presets(data: str) -> None:
 
 @pytest.mark.learn
 def test_command_line(tmp_path: Path, data: str) -> None:
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in EVERY.items()]
-    small = ["--config.hidden", "16", "16", "--config.batch-size", "32"]
-    done = small_runs.command(
-        "train", "bc", "--data", data, "--steps", 100, "--out", tmp_path / "run", *flags, *small
-    )
+    words = online_words(data, tmp_path / "run", 0)
+    words.remove("--quiet")
+    done = small_runs.command(*words)
     assert done.returncode == 0, done.stderr
     assert "evaluation return" in done.stderr
-    done = small_runs.command(
-        "train", "bc", "--env", "Pendulum-v1", "--steps", 100, "--out", tmp_path / "other"
-    )
-    assert done.returncode == 2
-    assert "learns from data: rljax train bc --data" in done.stderr
 
 
 # Weighted rows.
@@ -607,18 +521,12 @@ def test_command_line(tmp_path: Path, data: str) -> None:
 
 @pytest.mark.learn
 def test_weights_are_kept_in_the_folder_and_resumed(tmp_path: Path, data: str) -> None:
-    whole = train(
-        "td3_bc", 200, tmp_path / "whole", data, seeds=2, weights="return", weights_alpha=0.2
-    )
-    half = train(
-        "td3_bc", 100, tmp_path / "half", data, seeds=2, weights="return", weights_alpha=0.2
-    )
-    run.resume(half, 200)
-    small_runs.assert_same(whole, half)
-    described = json.loads((whole / "config.json").read_text())
+    settings: Any = {"seeds": 2, "weights": "return", "weights_alpha": 0.2}
+    whole, half = parts.resumed(partial(train, "td3_bc", data=data, **settings), 100, 200, tmp_path)
+    described = records.read_config(whole)
     assert (described["weights"], described["weights_alpha"]) == ("return", 0.2)
     probability = datasets.row_weights(datasets.load(data), "return", 0.2)
-    assert json.loads((whole / "summary.json").read_text())["weights"] == {
+    assert records.read_summary(whole)["weights"] == {
         "name": "return",
         "alpha": 0.2,
         "rows": 400,
@@ -627,7 +535,7 @@ def test_weights_are_kept_in_the_folder_and_resumed(tmp_path: Path, data: str) -
         "effective_trajectories": pytest.approx(1 / np.square(50 * probability[::50]).sum()),
     }
     plain = trained("td3_bc", 100, tmp_path / "plain", data, seeds=2)
-    assert json.loads((plain / "summary.json").read_text())["weights"] is None
+    assert records.read_summary(plain)["weights"] is None
     other = small_runs.arrays(plain)
     assert any((array != other[name]).any() for name, array in small_runs.arrays(half).items())
 
@@ -636,7 +544,7 @@ def test_weights_are_kept_in_the_folder_and_resumed(tmp_path: Path, data: str) -
 def test_a_run_from_before_there_were_weights_goes_on(tmp_path: Path, data: str) -> None:
     whole = trained("td3_bc", 200, tmp_path / "whole", data, seeds=2)
     half = trained("td3_bc", 100, tmp_path / "half", data, seeds=2)
-    described = json.loads((half / "config.json").read_text())
+    described = records.read_config(half)
     for name in ("weights", "weights_alpha", "weights_share"):
         described.pop(name)
     (half / "config.json").write_text(json.dumps(described))
@@ -646,29 +554,14 @@ def test_a_run_from_before_there_were_weights_goes_on(tmp_path: Path, data: str)
 
 @pytest.mark.learn
 def test_weighted_data_beside_new_experience(tmp_path: Path, data: str) -> None:
-    settings: dict[str, Any] = {"weights": "top", "weights_share": 0.3}
-    whole = train("td3_bc", 100, tmp_path / "whole", data, ONLINE, then_online=200, **settings)
-    half = train("td3_bc", 100, tmp_path / "half", data, ONLINE, then_online=100, **settings)
-    run.resume(half, 300)
-    small_runs.assert_same(whole, half)
-    sac = {**ONLINE, "warmup_steps": 20}
-    out = train(
-        "sac",
-        100,
-        tmp_path / "sac",
-        data,
-        sac,
-        env="Pendulum-v1",
-        offline_share="pooled",
-        **settings,
-    )
-    assert json.loads((out / "summary.json").read_text())["weights"]["trajectories"] == 8
+    settings: Any = {"weights": "top", "weights_share": 0.3}
+    parts.resumed(online(data, **settings), 200, 300, tmp_path)
+    settings |= {"env": "Pendulum-v1", "offline_share": "pooled"}
+    config = {**ONLINE, "warmup_steps": 20}
+    out = train("sac", 100, tmp_path / "sac", data, config, **settings)
+    assert records.read_summary(out)["weights"]["trajectories"] == 8
 
 
 @pytest.mark.learn
 def test_weighted_data_on_the_host(tmp_path: Path, data: str) -> None:
-    there = train("td3_bc", 100, tmp_path / "there", data, data_on_host=True, weights="advantage")
-    here = train("td3_bc", 100, tmp_path / "here", data, weights="advantage")
-    kept = small_runs.arrays(there)
-    for name, array in small_runs.arrays(here).items():
-        np.testing.assert_allclose(kept[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
+    assert_same_on_the_host(partial(train, "td3_bc", data=data, weights="advantage"), tmp_path)

@@ -1,6 +1,4 @@
-"""The memory that is left: of the machine, of the control groups that hold the process,
-of the device.
-"""
+"""The memory that is left."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from rljax.system import hardware
 
 
 def system(root: Path, groups: str, files: dict[str, str]) -> Path:
-    """A folder with /proc and /sys of a machine that has 8,000 kB left."""
+    """/proc and /sys of a machine that has 8,000 kB left."""
     for name, text in {
         "proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:    8000 kB\n",
         **files,

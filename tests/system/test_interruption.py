@@ -1,4 +1,4 @@
-"""Ctrl-C: the first one asks, the second one stops at once, whatever the environment does."""
+"""Ctrl-C: the first one asks, the second one stops at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One process at a time writes in a folder, whatever happens to the others."""
+"""One process at a time writes in a folder."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ import pytest
 from rljax.system import lock
 from rljax.system.lock import FolderInUse, Lock, LockLost
 
-# A process that appends its number to a file if it gets the lock. It reads, waits and writes, as
-# only one may.
+# It reads, waits and writes, as only one process may.
 CONTENDER = """
 import importlib.util, sys, time
 from pathlib import Path
@@ -46,7 +45,6 @@ def contender(folder: Path, seconds: float = 0.0) -> subprocess.Popen[str]:
 
 
 def one_goes_on(folder: Path, number: int) -> None:
-    """Of processes that begin at the same time, one writes and the others are refused."""
     (folder / "log").write_text("")
     started = [contender(folder, 0.05) for _ in range(number)]
     first = [process.stdout.readline() for process in started if process.stdout]
@@ -118,7 +116,7 @@ def test_a_copy_of_a_folder_in_use_is_free(tmp_path: Path) -> None:
 
 
 def elsewhere(folder: Path, age: float, **changes: Any) -> None:
-    """The lock of a process on another host, whose last sign of life was `age` seconds ago."""
+    """The lock of a process on another host, `age` seconds after its last sign of life."""
     holder = lock.Holder("far", "another boot", 7, "5", "2026-01-01 00:00:00", "token")
     path = folder / lock.FILE
     path.write_text(json.dumps(dataclasses.asdict(dataclasses.replace(holder, **changes))))

@@ -1,4 +1,4 @@
-"""A Config's values: what becomes of them, which are refused, and their way to and from JSON."""
+"""A Config's values, and their way to and from JSON."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rljax.agents import stream_q
 from rljax.training import configuration, registry
 from tests.helpers.example_config import Config
 
@@ -79,7 +80,6 @@ def test_a_name_of_its_own_an_unknown_one_and_one_of_two_meanings_stay() -> None
             r"^here: 'learning_rate' is None, it must be a number\.$",
         ),
         ({"learning_rate": True}, TypeError, r"'learning_rate' is True, it must be a number"),
-        ({"learning_rate": "1e-3"}, TypeError, r"'learning_rate' is '1e-3', it must be a number"),
         (
             {"learning_rate": ["a", 1.0]},
             TypeError,
@@ -104,20 +104,17 @@ def test_a_name_of_its_own_an_unknown_one_and_one_of_two_meanings_stay() -> None
             r"'batch_size' is -10,000,000,000, it must be at least -2,147,483,647\.$",
         ),
         ({"batch_size": True}, TypeError, r"'batch_size' is True, it must be int"),
-        ({"batch_size": None}, TypeError, r"'batch_size' is None, it must be int"),
         ({"layer_norm": 1}, TypeError, r"'layer_norm' is 1, it must be True or False"),
         ({"title": 1}, TypeError, r"'title' is 1, it must be text"),
         ({"hidden": 256}, TypeError, r"'hidden' is 256, it must be a list of integers"),
         ({"hidden": [256.5]}, TypeError, r"'hidden' is \[256\.5\], it must be a list of integers"),
         ({"hidden": [True]}, TypeError, r"'hidden' is \[True\], it must be a list of integers"),
-        ({"hidden": [[256]]}, TypeError, r"'hidden' is \[\[256\]\], it must be a list of integers"),
         ({"hidden": "256"}, TypeError, r"'hidden' is '256', it must be a list of integers"),
         (
             {"activation": "sigmoid"},
             ValueError,
             r"'activation' is 'sigmoid', it must be one of relu, tanh\.$",
         ),
-        ({"activation": 3}, ValueError, r"'activation' is 3, it must be one of relu, tanh"),
     ],
 )
 def test_values_of_another_kind(
@@ -170,19 +167,15 @@ def test_json_and_back_with_values_per_learner() -> None:
 
 
 def test_lists_of_lists() -> None:
-    from rljax.agents import stream_q
+    def replaced(values: Any) -> Any:
+        return configuration.replace(stream_q.Config(), values, "test")
 
-    changed = configuration.replace(
-        stream_q.Config(), {"convolutions": [[16, 3, 1], [8, 2, 1]]}, "test"
-    )
+    changed = replaced({"convolutions": [[16, 3, 1], [8, 2, 1]]})
     assert changed.convolutions == ((16, 3, 1), (8, 2, 1))
-    again = configuration.replace(
-        stream_q.Config(), json.loads(json.dumps(configuration.as_json(changed))), "test"
-    )
-    assert again == changed
+    assert replaced(json.loads(json.dumps(configuration.as_json(changed)))) == changed
     for wrong in ([16, 3, 1], [[16, 3]], [[16, 3, 1.5]], 16):
         with pytest.raises(TypeError, match=r"it must be a list of lists of 3 integers\.$"):
-            configuration.replace(stream_q.Config(), {"convolutions": wrong}, "test")
+            replaced({"convolutions": wrong})
 
 
 def test_integers_that_may_be_none() -> None:
@@ -211,7 +204,7 @@ def test_choices_beside_a_bool() -> None:
     ("values", "flag"), [({"batch_size": 2**31}, "batch-size"), ({"hidden": (8, 10**23)}, "hidden")]
 )
 def test_integers_beyond_int32_are_refused(values: dict[str, Any], flag: str) -> None:
-    """Those of a Config that was made by hand, too."""
+    """Of a Config that was made by hand, too."""
     with pytest.raises(
         ValueError, match=rf"^--config\.{flag} is [0-9,]+, it must be at most 2,147,483,647\.$"
     ):
@@ -221,17 +214,30 @@ def test_integers_beyond_int32_are_refused(values: dict[str, Any], flag: str) ->
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [("1e6", 10**6), ("2.5e5", 250_000), ("1_000", 1000), ("-3", -3), ("9" * 18, 10**18 - 1)],
+    [
+        ("1e6", 10**6),
+        ("3E+5", 300_000),
+        ("300000.0", 300_000),
+        ("2.5e5", 250_000),
+        ("1_000", 1000),
+        ("-1e3", -1000),
+        ("9" * 18, 10**18 - 1),
+        ("123456789.012345678e9", 123456789012345678),
+    ],
 )
 def test_whole_numbers_of_the_command_line(text: str, number: int) -> None:
-    assert configuration.whole_number(text) == number
+    found = configuration.whole_number(text)
+    assert (found, type(found)) == (number, int)
 
 
-@pytest.mark.parametrize(
-    "text", ["1.5", "x", "", "nan", "inf", "1e-1", "1e18", "1e999999999", "1" + "0" * 22]
-)
+@pytest.mark.parametrize("text", ["1.5", "x", "", "nan", "inf", "1e-1", "1e6x"])
 def test_no_whole_numbers_of_the_command_line(text: str) -> None:
-    with pytest.raises(
-        ValueError, match=r"is not a whole number|is too large: it has more than 18 digits"
-    ):
+    message = rf"^'{text}' is not a whole number, such as 300000, 300_000 or 3e5\.$"
+    with pytest.raises(ValueError, match=message):
+        configuration.whole_number(text)
+
+
+@pytest.mark.parametrize("text", ["1e18", "1e999999999", "-1e999999999", "1" + "0" * 22])
+def test_large_numbers_of_the_command_line_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is too large: it has more than 18 digits"):
         configuration.whole_number(text)

@@ -1,6 +1,4 @@
-"""Evaluation: episodes that do not end are cut and marked;
-settings that the agent declares may change.
-"""
+"""Evaluation."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ def test_episodes_that_do_not_end_are_marked(
 
 @config
 class Config:
-    """Fields that have the names of other agents' settings for acting, with other meanings."""
+    """Fields with the names of other agents' settings for acting, and other meanings."""
 
     compute: int = 2  # width of a layer
     sequence_length: int = 4  # rows of a window

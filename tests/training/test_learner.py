@@ -1,6 +1,4 @@
-"""Learners side by side: what each sees, when it learns,
-and that neither its neighbours nor the driver matter.
-"""
+"""Learners side by side."""
 
 from __future__ import annotations
 
@@ -16,19 +14,15 @@ from rljax import envs
 from rljax.agent import Array, EnvSpec, Transition, Weighted
 from rljax.buffers import Draw, NStep
 from rljax.buffers.experience import declaration
-from rljax.envs.autoreset import AutoReset
 from rljax.training import configuration, learner, registry
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.driver import report
-from rljax.training.drivers.embedded import EmbeddedDriver
-from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.learner import Learner
 from rljax.training.tally import add_to_tally, empty_tally
 from tests.helpers.counting import (
     UPDATES,
     Counter,
     Fake,
-    HostedCounter,
     OnPolicy,
     State,
     assert_equal,
@@ -37,6 +31,7 @@ from tests.helpers.counting import (
     replay,
     settings,
 )
+from tests.training.drivers import kinds
 
 # Acting and the warm-up.
 
@@ -87,9 +82,7 @@ def test_exploration_differs_between_environments_learners_and_steps() -> None:
 @pytest.mark.slow
 def test_warm_up_with_discrete_actions() -> None:
     class Discrete(Fake):
-        def act(
-            self, state: State, observation: Any, key: Any, config: Any, explore: bool
-        ) -> tuple[Any, dict]:
+        def act(self, state: State, observation: Any, *_: Any) -> tuple[Any, dict]:
             return jnp.full(observation.shape[:-1], 9, jnp.int32), {}
 
     act = acting(900, 900, Discrete(), EnvSpec("Some", (2,), 3, discrete=True))
@@ -182,21 +175,13 @@ def test_counters_neither_overflow_nor_become_small_again(as_type: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("driver_of", "num_envs"), [(CompiledDriver, 64), (EmbeddedDriver, 1), (HostedDriver, 64)]
-)
-def test_learning_goes_on_beyond_2_to_the_31_environment_steps(
-    driver_of: Any, num_envs: int
-) -> None:
-    """The product of steps and environments passes 2^31, or the steps themselves do."""
-    config = settings(1, num_envs=num_envs, replay_size=256)
-    inside = AutoReset(Counter()) if driver_of is CompiledDriver else HostedCounter(1000)
-    driver = driver_of(Learner(Fake(), inside.spec, 1), inside, config)
-    driver.start([0])
-    driver.advance(12)
+@pytest.mark.parametrize(("kind", "num_envs"), [("compiled", 64), ("embedded", 1), ("hosted", 64)])
+def test_learning_goes_on_beyond_2_to_the_31_environment_steps(kind: str, num_envs: int) -> None:
+    """The product of steps and environments passes 2^31, or the steps do."""
+    driver = kinds.driven(kind, [0], 12, num_envs=num_envs, replay_size=256)
     before = int(driver.learners.updates)
     edge = 2**31 // num_envs - 3
-    if driver_of is HostedDriver:
+    if kind == "hosted":
         driver.steps = edge
         driver.learnt = driver.learnt.replace(updates=jnp.int32(EDGE - 2))
     else:
@@ -205,7 +190,7 @@ def test_learning_goes_on_beyond_2_to_the_31_environment_steps(
     frozen = np.asarray(driver.agent_state.state.weight).copy()
     driver.advance(6)
     assert before > 0
-    assert int(driver.learners.updates) == 2**30 + 6 - 3, "an update in each iteration"
+    assert int(driver.learners.updates) == 2**30 + 6 - 3
     assert not np.allclose(driver.agent_state.state.weight, frozen)
     rows = slice(12, 18) if num_envs == 1 else slice(None)
     assert np.asarray(driver.learners.storage.data.extras["acted"])[:, rows].all(), (
@@ -218,7 +203,7 @@ def test_learning_goes_on_beyond_2_to_the_31_environment_steps(
 
 
 def expected(state: Any, rate: float, weight: np.ndarray, updates: int) -> list[np.ndarray]:
-    """A Fake's weights after each of its updates, in NumPy, from the batches that it remembers."""
+    """A Fake's weights after each update, from the batches that it remembers."""
     weights = []
     for k in range(updates):
         weight = weight + rate * (state.rewards[k].mean(dtype=np.float64) * (k + 1) - weight)
@@ -254,7 +239,6 @@ class Scripted(Draw):
     start: int = 0
 
     def __call__(self, buffer: Any, keys: Array, experience: Any) -> Transition:
-        """Note what is asked for."""
         number, size = experience.num_updates, experience.batch_size
         ASKED.append((number, size))
         example = jax.tree.map(
@@ -265,7 +249,7 @@ class Scripted(Draw):
 
 @pytest.mark.slow
 def test_several_updates_are_as_many_single_ones() -> None:
-    """On the same batches: whatever the draw, it is asked for all at once."""
+    """On the same batches: a draw is asked for all of them at once."""
 
     def learners(start: int = 0) -> Learner:
         declare = lambda config: replay(config, draw=Scripted(start=start))  # noqa: E731
@@ -281,10 +265,11 @@ def test_several_updates_are_as_many_single_ones() -> None:
     for k in range(3):
         single = learners(k)
         state = single.update(state, single.hyperparameters(settings(2)))
-    assert_equal(together.agent.replace(noise=0), state.agent.replace(noise=0), rtol=1e-6)
+    states = (learners.agent.state.replace(noise=0) for learners in (together, state))
+    assert_equal(*states, rtol=1e-6)
     assert_equal(together.tally, state.tally, rtol=1e-6)
     assert int(together.updates) == int(state.updates) == 3
-    assert together.storage is start.storage, "learning changes nothing that is stored"
+    assert together.storage is start.storage
 
 
 @pytest.mark.learn
@@ -356,36 +341,24 @@ def test_same_seed_same_bits_in_chunks_of_any_length() -> None:
     first, second = driven([7, 8], 30, num_envs=2), driven([7, 8], 13, num_envs=2)
     second.advance(1)
     second.advance(16)
-    data = [
-        jax.tree.map(jax.random.key_data, (d.learners.key_act, d.learners.key_update))
-        for d in (first, second)
-    ]
-    assert_equal(*data)
-    keyless = [d.learners.replace(key_act=None, key_update=None) for d in (first, second)]
-    assert_equal(*keyless)
+    assert_equal(first.learners, second.learners)
     assert not np.array_equal(
         driven([9], 30, num_envs=2).agent_state.state.weight[0], first.agent_state.state.weight[0]
     )
 
 
 @pytest.mark.slow_after(1)
-@pytest.mark.parametrize("kind", [HostedDriver, EmbeddedDriver])
-def test_drivers_agree(kind: Any) -> None:
-    """The same deterministic environment inside the program and on the host teaches the same.
-
-    On the host an iteration begins with learning, to step meanwhile; inside the program it ends
+@pytest.mark.parametrize("kind", kinds.ON_HOST)
+def test_drivers_agree(kind: str) -> None:
+    """On the host an iteration begins with learning, to step meanwhile; inside the program it ends
     with it.
     """
-    seeds, iterations, limit = [1, 2], 11, 5
     changes: Any = {"num_envs": 3, "num_steps": 2, "num_updates": 2, "warmup_steps": 30}
-    inside = driven(seeds, iterations, environment=Counter(limit), **changes)
-    config = settings(2, **changes)
-    hosted: Any = HostedCounter(limit)
-    outside = kind(Learner(Fake(), hosted.spec, 2), hosted, config)
-    outside.start(seeds)
-    outside.advance(iterations)
+    inside, outside = (
+        kinds.driven(each, [1, 2], 11, limit=5, **changes) for each in ("compiled", kind)
+    )
     assert_equal(inside.learners.storage, outside.learners.storage, rtol=1e-5, atol=1e-6)
-    action = outside.action if kind is HostedDriver else outside.carry.action
+    action = outside.action if kind == "hosted" else outside.carry.action
     assert_equal(inside.carry.action, action, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(
         outside.report().metrics["episode/length"], inside.report().metrics["episode/length"]
@@ -396,16 +369,12 @@ def test_drivers_agree(kind: Any) -> None:
 
 
 @pytest.mark.slow_after(1)
-@pytest.mark.parametrize("kind", [CompiledDriver, HostedDriver, EmbeddedDriver])
-def test_rollouts_are_whole_in_order_and_learnt_from_once(kind: Any) -> None:
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_rollouts_are_whole_in_order_and_learnt_from_once(kind: str) -> None:
     changes: Any = {"num_envs": 3, "num_steps": 4, "batch_size": 12, "warmup_steps": 10**6}
-    if kind is CompiledDriver:
-        driver: Any = driven([0, 1], 3, OnPolicy(), Counter(), **changes)
-    else:
-        hosted: Any = HostedCounter(10**6)
-        driver = kind(Learner(OnPolicy(), hosted.spec, 2), hosted, settings(2, **changes))
-        driver.start([0, 1])
-        driver.advance(4)  # on the host the next iteration begins with learning
+    # On the host the next iteration begins with learning.
+    iterations = 3 if kind == "compiled" else 4
+    driver = kinds.driven(kind, [0, 1], iterations, OnPolicy(), **changes)
     assert int(driver.learners.updates) == 3
     for learner_times in np.asarray(driver.agent_state.state.rewards)[:, :3]:  # [updates, T x E]
         np.testing.assert_array_equal(
@@ -488,9 +457,9 @@ def test_tally_counts_weights(value: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [CompiledDriver, HostedDriver, EmbeddedDriver])
-def test_each_observation_is_perceived_once(kind: Any) -> None:
-    """What is acted on is stored one step later: all that is stored, and the newest."""
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_each_observation_is_perceived_once(kind: str) -> None:
+    """All that is stored, and the newest."""
     changes: Any = {
         "num_envs": 3,
         "num_steps": 2,
@@ -498,14 +467,8 @@ def test_each_observation_is_perceived_once(kind: Any) -> None:
         "warmup_steps": 12,
         "counts": True,
     }
-    if kind is CompiledDriver:
-        driver: Any = driven([0, 1], 9, environment=Counter(4), **changes)
-    else:
-        counter: Any = HostedCounter(4)
-        driver = kind(Learner(Fake(), counter.spec, 2), counter, settings(2, **changes))
-        driver.start([0, 1])
-        driver.advance(9)
-    newest = driver.observation if kind is HostedDriver else driver.carry.observation
+    driver = kinds.driven(kind, [0, 1], 9, limit=4, **changes)
+    newest = driver.observation if kind == "hosted" else driver.carry.observation
     state, stored = (
         driver.agent_state.state,
         np.asarray(driver.learners.storage.data.observation)[:, : 9 * 2 * 3],

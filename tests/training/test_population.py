@@ -1,10 +1,7 @@
-"""Learners that diverge are marked and frozen, and nobody else notices;
-what learners differ in is told apart.
-"""
+"""Learners that diverge are marked and frozen, and nobody else notices."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,35 +15,21 @@ from rljax.training import population
 from rljax.training.population import Member
 from tests.helpers import small_runs
 
-# Of three learners the second has a learning rate that no critic survives; it learns from step 150
-# on.
+# No critic survives the second one's learning rate, from step 150 on.
 DIVERGES = {"critic_lr": [1e-3, 1e18, 1e-3], "warmup_steps": 150}
 
 
 def states(out: Path) -> dict[str, np.ndarray]:
-    """What the last checkpoint holds of the agents."""
-    return {
-        name: value
-        for name, value in small_runs.arrays(out).items()
-        if name.startswith("['agent']")
-    }
+    found = small_runs.arrays(out)
+    return {name: x for name, x in found.items() if name.startswith("['agent']")}
 
 
 @pytest.mark.parametrize(
     ("agent", "env", "name", "wild"),
     [
-        pytest.param(
-            "td3", "rljax/Pendulum", "critic_lr", 1e18, id="compiled", marks=pytest.mark.learn
-        ),
-        pytest.param("td3", "Pendulum-v1", "critic_lr", 1e18, id="hosted", marks=pytest.mark.learn),
-        pytest.param(
-            "ppo",
-            "Pendulum-v1",
-            "learning_rate",
-            1e38,
-            id="hosted-on-policy",
-            marks=pytest.mark.learn,
-        ),
+        pytest.param("td3", "rljax/Pendulum", "critic_lr", 1e18, id="compiled"),
+        pytest.param("td3", "Pendulum-v1", "critic_lr", 1e18, id="hosted"),
+        pytest.param("ppo", "Pendulum-v1", "learning_rate", 1e38, id="hosted-on-policy"),
         pytest.param("stream_ac", "Pendulum-v1", "entropy_cost", 1e38, id="stream"),
     ],
 )
@@ -59,7 +42,7 @@ def test_a_learner_that_diverges_is_frozen_and_the_others_do_not_notice(
     )
     well = small_runs.train(agent, env, 400, tmp_path / "well", {name: [1e-3, 1e-3, 1e-3]}, seeds=3)
 
-    summary = json.loads((broken / "summary.json").read_text())
+    summary = records.read_summary(broken)
     (found,) = summary["diverged"]
     assert found["learner"] == 1
     assert summary["complete"]
@@ -76,12 +59,10 @@ def test_a_learner_that_diverges_is_frozen_and_the_others_do_not_notice(
             if isinstance(values, list) and line["step"] >= found["step"]:
                 assert values[1] is None, metric
     evaluations = records.read(broken, "evaluations")
-    marks = {(line["learner"], line["step"]): line.get("diverged", False) for line in evaluations}
-    assert marks == {
-        (p, step): p == 1 and step >= found["step"]
-        for p in range(3)
-        for step in (100, 200, 300, 400)
-    }
+    assert len(evaluations) == 3 * 4
+    for line in evaluations:
+        lost = line["learner"] == 1 and line["step"] >= found["step"]
+        assert line.get("diverged", False) == lost
     assert all(np.isfinite(line["returns"]).all() for line in evaluations)
 
 
@@ -108,10 +89,10 @@ def test_where_all_have_diverged_the_run_stops_and_the_summary_says_so(tmp_path:
         match=r"nothing was saved after it\. No other learner is left\. The last good",
     ):
         small_runs.train("td3", "rljax/Pendulum", 5_000, tmp_path / "run", config, seeds=2)
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    summary = records.read_summary(tmp_path / "run")
     assert [found["learner"] for found in summary["diverged"]] == [0, 1]
     assert not summary["complete"]
-    assert checkpoints.steps(tmp_path / "run" / "checkpoints") == [100]
+    assert checkpoints.steps(tmp_path / "run/checkpoints") == [100]
 
 
 @pytest.mark.slow
@@ -162,19 +143,15 @@ def test_the_summary_tells_settings_apart(tmp_path: Path) -> None:
     out = small_runs.train(
         "td3", "rljax/Pendulum", 200, tmp_path / "run", config, seeds=(0, 1, 0, 1)
     )
-    summary = json.loads((out / "summary.json").read_text())
+    summary = records.read_summary(out)
     assert summary["final"] is None
-    assert [entry["values"] for entry in summary["settings"]] == [
-        {"actor_lr": 1e-4},
-        {"actor_lr": 3e-4},
-    ]
-    returns = {
-        (line["step"], line["learner"]): line["returns"]
-        for line in records.read(out, "evaluations")
-    }
+    values = [entry["values"] for entry in summary["settings"]]
+    assert values == [{"actor_lr": 1e-4}, {"actor_lr": 3e-4}]
+    last = [line for line in records.read(out, "evaluations") if line["step"] == 200]
+    returns = {line["learner"]: line["returns"] for line in last}
     for entry in summary["settings"]:
-        expected = np.mean([returns[200, learner] for learner in entry["learners"]])
+        expected = np.mean([returns[learner] for learner in entry["learners"]])
         assert entry["final"]["mean"] == pytest.approx(expected)
         assert len(entry["final"]["learners"]) == 2
-    described = json.loads((out / "config.json").read_text())
+    described = records.read_config(out)
     assert described["learners"][3] == {"seed": 1, "settings": {"actor_lr": 3e-4}}

@@ -1,4 +1,4 @@
-"""Trainings of one process share compiled programs where they compute the same, and only there."""
+"""Trainings that compute the same share compiled programs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def driver(kind: Any, module: Any, declare: Any = None, **changes: Any) -> Any:
 def test_drivers_that_compute_the_same_share_their_programs(kind: Any) -> None:
     module = counting.Fake()
     first, second = driver(kind, module), driver(kind, module, learning_rate=0.2)
-    assert first.loop is second.loop, "a float is an input of the program"
+    assert first.loop is second.loop
     assert driver(kind, module, batch_size=8).loop is not first.loop
     assert driver(kind, counting.Fake()).loop is not first.loop
     online = OnlineExperience(module, None, "rljax/Pendulum", None)
@@ -71,7 +71,6 @@ def test_a_shared_program_steps_the_simulators_of_the_driver_that_calls_it() -> 
 
 @pytest.mark.slow
 def test_two_runs_of_an_agent_compile_once() -> None:
-    """The second one neither traces nor compiles the loop."""
     module = registry.load_agent("sac")
     small = {"hidden": (4,), "batch_size": 4, "replay_size": 16, "warmup_steps": 2}
     environment = envs.make("rljax/Pendulum")

@@ -19,7 +19,7 @@ from tests.helpers.example_config import Config
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "agents").glob("*.py") if path.stem != "__init__")
-PRESETS = sorted((ROOT / "agents" / "presets").glob("*.toml"))
+PRESETS = sorted((ROOT / "agents/presets").glob("*.toml"))
 BESIDE = ("source", "online")  # of a section, what is no setting of the agent's
 SECTIONS = {path.stem: list(tomllib.loads(path.read_text())) for path in PRESETS}
 
@@ -27,7 +27,7 @@ files = pytest.mark.parametrize("name", SECTIONS)
 
 
 def of(name: str) -> dict[str, dict[str, Any]]:
-    """The presets in the file called `name`, such as "dqn" or "dqn.rainbow"."""
+    """The presets of a file such as "dqn" or "dqn.rainbow"."""
     agent, _, variant = name.partition(".")
     return registry.presets(agent, variant or None)
 
@@ -44,9 +44,7 @@ def test_agents_are_loaded_by_name_and_by_path() -> None:
     for name in NAMES:
         module = registry.load_agent(name)
         assert module is importlib.import_module(f"rljax.agents.{name}")
-        assert registry.load_agent(str(ROOT / "agents" / f"{name}.py")) is module, (
-            "one agent, not two"
-        )
+        assert registry.load_agent(str(ROOT / f"agents/{name}.py")) is module
         assert registry.agent_name(name) == registry.agent_name(f"some/where/{name}.py") == name
 
 
@@ -59,7 +57,7 @@ def test_users_own_agent_is_loaded_from_its_file(tmp_path: Path) -> None:
     assert module.Config().discount == 0.5
     assert registry.load_agent("sac").Config().discount == 0.99
     assert dataclasses.is_dataclass(module.State)
-    assert len(jax.tree.leaves(module.Config())) > 3, "floats are leaves there too"
+    assert len(jax.tree.leaves(module.Config())) > 3
     assert registry.preset(str(path), module, "Pendulum-v1") == module.Config(), (
         "presets are for its parent"
     )
@@ -123,19 +121,8 @@ def test_file_that_cannot_be_imported(text: str, message: str, tmp_path: Path) -
         registry.load_agent(str(tmp_path / "mine.py"))
 
 
-def test_file_of_the_contract_before_is_told_what_replaces_storage(tmp_path: Path) -> None:
-    path, text = tmp_path / "old.py", registry.source("sac")
-    assert text.count("def experience(") == 1
-    path.write_text(text.replace("def experience(", "storage = 'replay'\n\n\ndef _unused("))
-    message = (
-        r"^'.*old\.py' does not say what it learns from\. In place of the line `storage = \.\.\.`"
-    )
-    with pytest.raises(ValueError, match=message):
-        registry.load_agent(str(path))
-
-
 def test_source_and_summary() -> None:
-    assert registry.source("td3") == (ROOT / "agents" / "td3.py").read_text()
+    assert registry.source("td3") == (ROOT / "agents/td3.py").read_text()
     for name in NAMES:
         assert len(registry.summary(name).split()) > 3
         assert registry.summary(name) in registry.source(name)
@@ -153,11 +140,8 @@ def test_every_agent_is_in_one_family_that_has_a_heading() -> None:
 
 
 def test_a_family_of_ones_own_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, line in (
-        ("a", "A [planning]: it plans"),
-        ("b", "B [offline]: it learns"),
-        ("c", "C: it acts"),
-    ):
+    lines = {"a": "A [planning]: it plans", "b": "B [offline]: it learns", "c": "C: it acts"}
+    for name, line in lines.items():
         (tmp_path / f"{name}.py").write_text(f'"""{line}.\n\nMore."""\n')
     monkeypatch.setattr(registry, "AGENTS", tmp_path)
     assert registry.families() == {"offline": ["b"], "planning": ["a"], "others": ["c"]}
@@ -175,7 +159,7 @@ def test_a_family_of_ones_own_comes_last(tmp_path: Path, monkeypatch: pytest.Mon
 
 @functools.cache
 def environments() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """All names, those of data sets too, and the families that are not installed."""
+    """All names, data sets' too, and families that are not installed."""
     families = envs.names()
     missing = tuple(
         family.partition(" ")[0] + "/" for family, names in families.items() if not names
@@ -199,25 +183,26 @@ def test_presets_say_their_source_and_set_what_there_is(name: str) -> None:
         check(name, section)
 
 
+def settings_of(section: dict[str, Any]) -> dict[str, Any]:
+    return {field: value for field, value in section.items() if field not in BESIDE}
+
+
 def check(name: str, section: str) -> None:
-    """A section says where its values come from, and each of them changes a setting."""
+    """A section has a source, and each of its values changes a setting."""
     values = of(name)[section]
-    assert isinstance(values["source"], str)
-    assert len(values["source"]) > 5, "where the values come from"
-    assert len(values) > 1, "at least one value"
+    assert len(values["source"]) > 5
+    assert len(values) > 1
     module = registry.load_agent(name.partition(".")[0])
     without = module.Config()
     for other, broader in sorted(of(name).items(), key=lambda item: len(item[0])):
         if other != section and fnmatch.fnmatchcase(section, other):
-            shared = {field: value for field, value in broader.items() if field not in BESIDE}
-            without = configuration.replace(without, shared, other)
-    settings = {field: value for field, value in values.items() if field not in BESIDE}
+            without = configuration.replace(without, settings_of(broader), other)
+    settings = settings_of(values)
     config = configuration.replace(without, settings, section)
     changed = {field for field in settings if getattr(config, field) != getattr(without, field)}
-    # A data set also has the presets of its environment: a section may take back what such a
-    # shorter one sets.
+    # A section may take back what a shorter one, such as the environment's, sets.
     shorter = [values for other, values in of(name).items() if len(other) < len(section)]
-    if "." in name:  # a variant may take back what the environment's own presets set
+    if "." in name:  # a variant may take back the environment's own presets
         shorter += list(of(name.partition(".")[0]).values())
     changed |= {
         field
@@ -230,9 +215,7 @@ def check(name: str, section: str) -> None:
 
 
 def applies(section: str) -> bool:
-    """Whether the environments of a section's pattern are there,
-    or belong to a package that is not installed.
-    """
+    """Whether a pattern's environments are there, or in a package that is not installed."""
     known, missing = environments()
     module = section.partition(":")[0]
     pattern = section.partition("/")[0] + "/"
@@ -248,9 +231,7 @@ def applies(section: str) -> bool:
 
 @files
 def test_presets_apply_somewhere(name: str) -> None:
-    assert [section for section in SECTIONS[name] if not applies(section)] == [], (
-        "they match no environment"
-    )
+    assert [section for section in SECTIONS[name] if not applies(section)] == []
 
 
 def test_preset_that_applies_nowhere_would_be_noticed() -> None:
@@ -259,7 +240,6 @@ def test_preset_that_applies_nowhere_would_be_noticed() -> None:
 
 @pytest.fixture
 def presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A module whose presets are these."""
     (tmp_path / "some.toml").write_text("""
 ["maze/large"]
 source = "x"

@@ -1,6 +1,4 @@
-"""The settings of a run: whole numbers of any type,
-and seeds that are counted before they are listed.
-"""
+"""The settings of a run."""
 
 from __future__ import annotations
 

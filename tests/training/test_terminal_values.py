@@ -1,4 +1,4 @@
-"""Values of terminal rows: which rows they are, what they hold, and that nothing else changes."""
+"""Values of terminal rows."""
 
 from __future__ import annotations
 
@@ -22,20 +22,17 @@ from rljax.training.terminal_values import MOST_ROWS, terminal_values
 from tests.helpers.counting import ROWS, Config, Fake, dataset, recorded
 
 PLAIN = buffers.Dataset(batch_size=4)
-TIMES: dict[str, Any] = {"value_times": "even", "actor_times": "even"}
+TIMES: Any = {"value_times": "even", "actor_times": "even"}
 SHARES = {"value_current": 0.2, "value_future": 0.5, "actor_current": 0.0, "actor_future": 1.0}
 GOALS = buffers.Dataset(batch_size=4, draw=buffers.Goals(discount=0.9, **SHARES, **TIMES))
 
 
 def ended(*rows: int) -> Any:
-    """The data set of fakes, in which some rows are terminal."""
     return dataset().replace(terminated=np.isin(np.arange(ROWS), rows))
 
 
 def value(state: Any, observation: Any, action: Any, config: Any) -> Any:
-    """Ten times the row's number, whatever the action is:
-    the state and the setting are both added.
-    """
+    """Ten times the row's number, plus the state and the setting."""
     return 10.0 * observation[..., 0] + 0.0 * action[..., 0] + state + config
 
 
@@ -45,7 +42,7 @@ def test_terminal_rows_are_those_of_the_data() -> None:
     np.testing.assert_array_equal(rows.observation, [[4, -4], [8, -8]])
     np.testing.assert_array_equal(rows.action, [[4], [8]])
     np.testing.assert_array_equal(rows.reward, [4, 8])
-    assert PLAIN.terminal_rows(dataset(), MOST_ROWS) is None, "no row is terminal"
+    assert PLAIN.terminal_rows(dataset(), MOST_ROWS) is None
 
 
 def test_many_terminal_rows_are_sampled_evenly() -> None:
@@ -90,22 +87,16 @@ def test_there_is_no_metric_without_rows_or_critics(part: Any, data: Any) -> Non
 
 
 class Valued(Fake):
-    """A Fake that learns from data, with values."""
-
     def experience(self, config: Any) -> Any:
-        """A data set whose rewards are changed for learning."""
         return buffers.Dataset(batch_size=config.batch_size, reward_transform="minus_one")
 
     def value(self, state: Any, observation: Any, action: Any, config: Any) -> Any:
-        """A linear function of the observation."""
         return observation @ state.weight
 
 
 @pytest.mark.slow
 def test_a_line_holds_the_values_in_the_unit_of_learning() -> None:
-    """Rewards that are transformed for learning are transformed here,
-    and learning is the same to the bit.
-    """
+    """Rewards are transformed as for learning, which is the same to the bit."""
     terminated = np.arange(ROWS) % 10 == 9
     rows = recorded().transitions.replace(terminated=terminated, truncated=np.zeros(ROWS, np.bool_))
     config: Any = Config(learning_rate=(0.1, 0.2))  # pyright: ignore[reportArgumentType]

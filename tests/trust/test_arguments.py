@@ -1,4 +1,4 @@
-"""Arguments of environments that a stranger's file may choose, and those that only the user may."""
+"""Arguments of environments that a stranger's file may choose."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ def test_devices_and_pipes_are_refused(tmp_path: Path) -> None:
 
 
 def test_links_are_not_a_runs_own(tmp_path: Path) -> None:
-    (tmp_path / "run" / "inside").mkdir(parents=True)
-    (tmp_path / "run" / "file").write_text("")
+    (tmp_path / "run/inside").mkdir(parents=True)
+    (tmp_path / "run/file").write_text("")
     for name, target in {
         "link": "file",
         "inside/nothing": "nowhere",
@@ -32,8 +32,8 @@ def test_links_are_not_a_runs_own(tmp_path: Path) -> None:
         (tmp_path / "run" / name).symlink_to(tmp_path / "run" / target)
         with pytest.raises(trust.RefusedFileError, match=f"{name}' is a link.*put a copy there"):
             trust.safe(tmp_path / "run" / name)
-    assert trust.safe(tmp_path / "run" / "file") == tmp_path / "run" / "file"
-    assert trust.safe(tmp_path / "run" / "new") == tmp_path / "run" / "new"
+    assert trust.safe(tmp_path / "run/file") == tmp_path / "run/file"
+    assert trust.safe(tmp_path / "run/new") == tmp_path / "run/new"
     names = [str(path.relative_to(tmp_path / "run")) for path in trust.links(tmp_path / "run")]
     assert names == ["inside/folder", "inside/nothing", "link"]
     (tmp_path / "whole").symlink_to(tmp_path / "run")

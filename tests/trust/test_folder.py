@@ -1,6 +1,4 @@
-"""Code that a run's folder names: it runs for the user who named it,
-and for others only if they say so.
-"""
+"""Code that a run's folder names."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ SETTINGS = Settings("./mine.py", "./walk.py:Walk")
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A user's own folder, with no key in it."""
+    """A user's own folder without a key."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     yield tmp_path / "home"
@@ -70,7 +68,6 @@ def test_the_code_of_an_agent_is_known_from_its_name() -> None:
 
 
 def require(settings: Settings, seals: Any, path: Path, trusted: bool = False) -> None:
-    """Require that the code of a config.json in `path` may run."""
     Folder(path, trusted).require_code("config.json", named_code(settings), seals)
 
 
@@ -78,7 +75,7 @@ def test_what_is_sealed_is_trusted_by_its_maker_alone(home: Path, tmp_path: Path
     seals = trust.seals(named_code(SETTINGS))
     assert set(seals) == {"agent", "env"}
     require(SETTINGS, seals, tmp_path)
-    assert (home / ".rljax" / "key").stat().st_mode & 0o777 == 0o600
+    assert (home / ".rljax/key").stat().st_mode & 0o777 == 0o600
     other_agent = dataclasses.replace(SETTINGS, agent="./other.py")
     other_env = dataclasses.replace(SETTINGS, env="evil:Walk-v0")
     other_eval_env = dataclasses.replace(SETTINGS, eval_env="evil:Walk-v0")
@@ -100,7 +97,7 @@ def test_what_is_sealed_is_trusted_by_its_maker_alone(home: Path, tmp_path: Path
             require(settings, signatures, tmp_path)
         require(settings, signatures, tmp_path, trusted=True)
     keys._key_in.cache_clear()
-    (home / ".rljax" / "key").unlink()  # another user, or another machine
+    (home / ".rljax/key").unlink()  # another user or machine
     with pytest.raises(ValueError, match="names code as its agent"):
         require(SETTINGS, seals, tmp_path)
 
@@ -146,7 +143,7 @@ def test_a_data_set_does_not_choose_code(env: str) -> None:
         ValueError, match=r"the file of 'a.npz' names the environment .*name it yourself: --env"
     ):
         experiments._environment("sac", None, data)
-    assert experiments._environment("sac", env, data) == env  # the user's own command names it
+    assert experiments._environment("sac", env, data) == env
 
 
 def test_an_argument_that_may_be_a_path_needs_a_seal(tmp_path: Path) -> None:
@@ -165,17 +162,11 @@ CANARY = "from pathlib import Path\n\nPath({canary!r}).touch()\n"
 
 @pytest.fixture
 def strangers(tmp_path: Path) -> Path:
-    """A run whose agent is a file, which leaves a canary when it is imported."""
-    spec = {
-        "name": "a",
-        "observation_shape": [3],
-        "action_size": 1,
-        "discrete": False,
-        "max_episode_steps": 200,
-    }
-    env = "gymnax/Pendulum-v1"
+    """A run whose agent is a file that leaves a canary when it is imported."""
+    spec = run_folders.SPEC | {"observation_shape": [3], "action_size": 1}
+    env, sizes = "gymnax/Pendulum-v1", {"replay_size": 100}
     folder = run_folders.write(
-        tmp_path / "run", environment=env, config={"replay_size": 100}, spec=spec, dataset=None
+        tmp_path / "run", environment=env, config=sizes, spec=spec, dataset=None
     )
     source = registry.source("sac").replace(
         "import jax\n", f"import jax\n{CANARY.format(canary='canary')}", 1
@@ -216,20 +207,18 @@ def test_a_strangers_grid_runs_nothing(strangers: Path) -> None:
     grid = strangers.parent / "grid"
     grid.mkdir()
     entry = {"folder": "launch-000", "seeds": [0], "config": described["config"]}
-    records.write_json(
-        grid / grids.PLAN,
-        {"settings": described, "launches": [entry], "command": "", "points": [{}]},
-    )
-    with pytest.raises(ValueError, match="names code as its agent"):
-        grids.resume(grid)
-    shutil.copytree(strangers, grid / "launch-000")
-    (grid / "launch-000" / "summary.json").unlink()
-    with pytest.raises(ValueError, match="names code as its agent"):
-        grids.resume(grid)
+    plan = {"settings": described, "launches": [entry], "command": "", "points": [{}]}
+    records.write_json(grid / grids.PLAN, plan)
+    for begun in (False, True):
+        if begun:
+            shutil.copytree(strangers, grid / "launch-000")
+            (grid / "launch-000/summary.json").unlink()
+        with pytest.raises(ValueError, match="names code as its agent"):
+            grids.resume(grid)
     assert not Path("canary").exists()
 
 
-TRUSTED: dict[str, Any] = {
+TRUSTED: Any = {
     "load": lambda out: loading.load(out, trust=True),
     "resume": lambda out: run.resume(out, 150, trust=True),
     "eval": lambda out: evaluate.evaluate_run(Folder(out, trusted=True), episodes=1),
@@ -245,7 +234,7 @@ def test_trust_lets_it_run(strangers: Path, way: str) -> None:
 
 def test_a_pickle_of_an_environment_needs_its_seal_or_trust(tmp_path: Path) -> None:
     (tmp_path / "environments").write_bytes(b"a pickle")
-    notes: dict[str, Any] = {"environments": "saved", "seal": trust.state_seal(b"a pickle")}
+    notes: Any = {"environments": "saved", "seal": trust.state_seal(b"a pickle")}
     stranger, trusted = Folder(tmp_path), Folder(tmp_path, trusted=True)
     state = checkpoints.environments(stranger, tmp_path, notes)
     assert state == b"a pickle"

@@ -1,6 +1,4 @@
-"""Plain data: values come back with their types, sharing and cycles,
-and other objects are refused.
-"""
+"""Plain data keep types, sharing and cycles."""
 
 from __future__ import annotations
 
@@ -14,8 +12,7 @@ import pytest
 from rljax.trust import plain_state
 
 
-class Unknown:
-    """An object of a class that plain data do not have."""
+class Unknown: ...
 
 
 def test_plain_data_keep_types_sharing_and_cycles() -> None:

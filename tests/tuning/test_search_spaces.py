@@ -1,6 +1,4 @@
-"""Search spaces are read strictly, ship with every agent,
-and Hyperband's brackets are the paper's.
-"""
+"""Search spaces are read strictly and ship with every agent."""
 
 from __future__ import annotations
 
@@ -25,14 +23,12 @@ DISCRETE = EnvSpec("example", (3,), 4, True, 100)
 
 
 def written(folder: Path, text: str) -> Path:
-    """A space's file."""
     file = folder / "space.toml"
     file.write_text(text)
     return file
 
 
 def test_every_agent_has_a_file_for_its_space() -> None:
-    """A new agent's is empty: what is worth searching is known later."""
     assert sorted(path.stem for path in SPACES.glob("*.toml")) == registry.names()
     written = {path.stem for path in SPACES.glob("*.toml") if tomllib.loads(path.read_text())}
     assert written == set(WRITTEN)
@@ -82,12 +78,7 @@ def test_a_space_is_read(tmp_path: Path) -> None:
         ("", r"names no setting: there is nothing to search"),
         ("actor_lr = ", r"is not TOML: "),
         ("actor_rl = { low = 1, high = 2 }", r"no setting 'actor_rl'\. Nearest: 'actor_lr'"),
-        ("actor_rl = 1", r"no setting 'actor_rl'\. Nearest: 'actor_lr'"),
         ("actor_lr = 1e-4", r"'actor_lr' must have low, high and perhaps log, or choices"),
-        (
-            "actor_lr = { low = 1e-4 }",
-            r"'actor_lr' must have low, high and perhaps log, or choices",
-        ),
         (
             "actor_lr = { low = 1e-3, high = 1e-4 }",
             r"'actor_lr' goes from 0\.001 to 0\.0001\. It must rise",
@@ -118,16 +109,10 @@ def test_an_agent_without_a_space_is_told_to_name_one() -> None:
 
 
 def test_brackets_are_those_of_the_paper() -> None:
-    # Table 1 of the paper, R = 81 and eta = 3, with its number of configurations and resource at
-    # the beginning.
+    # Table 1 of the paper, R = 81 and eta = 3: configurations and resource at the beginning.
     found = list(search_spaces.brackets(81, 1, 3))
-    assert [(size, rungs[0]) for size, rungs in found] == [
-        (81, 1),
-        (34, 3),
-        (15, 9),
-        (8, 27),
-        (5, 81),
-    ]
+    beginnings = [(size, rungs[0]) for size, rungs in found]
+    assert beginnings == [(81, 1), (34, 3), (15, 9), (8, 27), (5, 81)]
     assert found[0][1] == [1, 3, 9, 27, 81]
     with pytest.raises(ValueError, match=r"--min-steps is 82, it must lie in \[1, 81\]"):
         list(search_spaces.brackets(81, 82, 3))

@@ -1,11 +1,9 @@
-"""Sweeps: what is asked is trained, told and tested as the protocol says,
-also when it is stopped on the way.
-"""
+"""Sweeps: what is trained, told and tested is what the protocol says."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +11,25 @@ import numpy as np
 import pytest
 
 from rljax import cli
-from rljax.runs import experiments, records, run
+from rljax.runs import experiments, records
 from rljax.runs.policies import evaluate
 from rljax.training.plan import Experiment
 from rljax.tuning import grids, search_spaces, sweeps
 from rljax.tuning import trials as trials_of_search
+from tests.cli import commands
 from tests.helpers import small_runs
+from tests.runs import parts
 
 optuna = pytest.importorskip("optuna")
 
 SPACE = {"actor_lr": {"low": 1e-5, "high": 1e-2, "log": True}, "batch_size": {"choices": [16, 32]}}
-FLOATS = {
-    "actor_lr": {"low": 1e-5, "high": 1e-2, "log": True},
-    "critic_lr": {"low": 1e-5, "high": 1e-2, "log": True},
-}
+FLOATS = {"actor_lr": SPACE["actor_lr"], "critic_lr": SPACE["actor_lr"]}
 SHORT = search_spaces.Protocol(
     method="random", trials=3, population=2, tuning_seeds=(0, 1), test_seeds=(5, 6)
 )
 
 
 def experiment(steps: int = 200) -> Experiment:
-    """A training of TD3 for seconds."""
     return experiments.prepare(
         "td3", "rljax/Pendulum", steps, config=small_runs.SMALL, **small_runs.EVERY
     )
@@ -42,18 +38,15 @@ def experiment(steps: int = 200) -> Experiment:
 def begun(
     out: Path, protocol: search_spaces.Protocol, entries: dict[str, Any], steps: int = 200
 ) -> Path:
-    """A sweep."""
     made = experiment(steps)
     return sweeps.begin(made, protocol, search_spaces.Space(entries, made.config), out=out)
 
 
 def trials(folder: Path) -> list[Any]:
-    """Those of a sweep's study."""
     return optuna.load_study(study_name="sweep", storage=f"sqlite:///{folder / 'study.db'}").trials
 
 
 def result(folder: Path) -> dict[str, Any]:
-    """What a sweep found."""
     return json.loads((folder / "result.json").read_text())
 
 
@@ -62,25 +55,21 @@ def test_a_sweep_trains_tells_and_tests(tmp_path: Path) -> None:
     out = begun(tmp_path / "sweep", SHORT, SPACE)
     told = trials(out)
     assert [trial.state.name for trial in told] == ["COMPLETE"] * 3
-    launches = [
-        inside for rung in sorted(out.glob("generation-*/rung-0")) for inside in grids.runs(rung)
-    ]
+    finals: dict[Any, list[float]] = {}
+    for inside in (x for rung in out.glob("generation-*/rung-0") for x in grids.runs(rung)):
+        config = records.read_config(inside)["config"]
+        for line in records.read(inside, "evaluations"):
+            rate = config["actor_lr"]
+            rate = rate[line["learner"]] if isinstance(rate, list) else rate
+            if line["step"] == 200:
+                assert line["seed"] in (0, 1)
+                params = rate, str(config["batch_size"])
+                finals.setdefault(params, []).append(np.mean(line["returns"]))
     for trial in told:
-        finals = []
-        for inside in launches:
-            described = records.read_config(inside)
-            last = [line for line in records.read(inside, "evaluations") if line["step"] == 200]
-            for line in last:
-                rate = described["config"]["actor_lr"]
-                rate = rate[line["learner"]] if isinstance(rate, list) else rate
-                if (rate, str(described["config"]["batch_size"])) == tuple(
-                    trial.params[n] for n in SPACE
-                ):
-                    assert line["seed"] in (0, 1)
-                    finals.append(np.mean(line["returns"]))
-        assert len(finals) == 2
+        final = finals[tuple(trial.params[name] for name in SPACE)]
+        assert len(final) == 2
         # Of two values the interquartile mean is the mean.
-        assert trial.value == pytest.approx(np.mean(finals))
+        assert trial.value == pytest.approx(np.mean(final))
     found = result(out)
     best = max(told, key=lambda trial: trial.value)
     assert (found["incumbent"]["of"], found["incumbent"]["value"]) == (
@@ -89,7 +78,7 @@ def test_a_sweep_trains_tells_and_tests(tmp_path: Path) -> None:
     )
     for entry in found["test"].values():
         assert [learner["seed"] for learner in entry["final"]["learners"]] == [5, 6]
-        assert entry["final"]["interval"] is None, "two seeds"
+        assert entry["final"]["interval"] is None
     assert found["trials"] == {"complete": 3}
     assert found["steps"] == 3 * 2 * 200
     with pytest.raises(
@@ -100,34 +89,14 @@ def test_a_sweep_trains_tells_and_tests(tmp_path: Path) -> None:
 
 @pytest.mark.learn
 @pytest.mark.parametrize("method", ["tpe", "hyperband"])
-def test_a_sweep_that_was_stopped_finds_the_same(
-    method: str, tmp_path: Path, monkeypatch: Any
-) -> None:
-    protocol = search_spaces.Protocol(
-        method=method,
-        trials=6,
-        population=3,
-        tuning_seeds=(0,),
-        test_seeds=(5,),
-        eta=2,
-        min_steps=100,
-    )
+def test_a_sweep_that_was_stopped_finds_the_same(method: str, tmp_path: Path) -> None:
+    sizes = {"trials": 6, "population": 3, "eta": 2, "min_steps": 100, "test_seeds": (5,)}
+    protocol = dataclasses.replace(SHORT, method=method, tuning_seeds=(0,), **sizes)
     whole = begun(tmp_path / "whole", protocol, FLOATS, 400)
-    save = run.Run._save
-    stopped: list[str] = []
-
-    def save_and_stop(self: run.Run) -> None:
-        save(self)
-        place = f"{self.folder.parent.parent.name}/{self.folder.parent.name}"
-        if self.training.step >= 200 and place not in stopped and len(stopped) < 3:
-            stopped.append(place)
-            signal.raise_signal(signal.SIGINT)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(run.Run, "_save", save_and_stop)
+    with parts.stopped(lambda run: run.training.step >= 200, 3) as stopped:
         begun(tmp_path / "broken", protocol, FLOATS, 400)
         for _ in range(5):
-            if not (tmp_path / "broken" / "result.json").exists():
+            if not (tmp_path / "broken/result.json").exists():
                 sweeps.resume(tmp_path / "broken")
     assert len(stopped) == 3
     first, second = result(whole), result(tmp_path / "broken")
@@ -154,41 +123,31 @@ def test_hyperband_goes_on_with_the_better_ones_where_they_stood(tmp_path: Path)
     (best,) = [trial for trial in told if trial.state.name == "COMPLETE"]
     assert sorted(best.intermediate_values) == [100, 200, 400]
     assert {trial.state.name for trial in told} == {"COMPLETE", "PRUNED"}
-    settings = small_runs.SMALL | best.params
-    whole = run.train(
-        "td3",
-        "rljax/Pendulum",
-        400,
-        seeds=2,
-        config=settings,
-        out=tmp_path / "alone",
-        **small_runs.EVERY,
+    out = tmp_path / "alone"
+    whole = small_runs.train("td3", "rljax/Pendulum", 400, out, best.params, seeds=2)
+    last = [line for line in records.read(whole, "evaluations") if line["step"] == 400]
+    expected = np.mean([line["returns"] for line in last])
+    assert best.value == pytest.approx(expected, rel=5e-3)
+
+
+FOUR: Any = {"trials": 4, "population": 4, "test_seeds": (5,)}
+
+
+def costly() -> Experiment:
+    """A training of PPO with costs."""
+    settings = small_runs.ON_POLICY | {"num_steps": 50, "batch_size": 100}
+    return experiments.prepare(
+        "ppo", "rljax/PointHazards", 2000, config=settings, **small_runs.EVERY
     )
-    last = [
-        np.mean(line["returns"])
-        for line in records.read(whole, "evaluations")
-        if line["step"] == 400
-    ]
-    assert best.value == pytest.approx(np.mean(last), rel=5e-3)
 
 
 @pytest.mark.learn
 def test_trials_beyond_a_limit_are_the_worst(tmp_path: Path) -> None:
     entries = {"init_log_std": {"choices": [-1.0, 0.0]}, "discount": {"choices": [0.9, 0.95, 0.99]}}
-    settings = small_runs.ON_POLICY | {"num_steps": 50, "batch_size": 100}
-    made = experiments.prepare(
-        "ppo", "rljax/PointHazards", 2000, config=settings, **small_runs.EVERY
-    )
-    sums = {}
+    made, sums = costly(), {}
     for limit in (1e3, 0.0):
-        protocol = search_spaces.Protocol(
-            method="random",
-            trials=4,
-            population=4,
-            tuning_seeds=(0, 1),
-            test_seeds=(5,),
-            limits=(f"cost={limit}",),
-        )
+        limits = (f"cost={limit}",)
+        protocol = dataclasses.replace(SHORT, **FOUR, limits=limits)
         out = tmp_path / f"{limit:.0f}"
         sweeps.begin(made, protocol, search_spaces.Space(entries, made.config), out=out)
         sums[limit] = [trial.value for trial in trials(out)]
@@ -199,15 +158,12 @@ def test_trials_beyond_a_limit_are_the_worst(tmp_path: Path) -> None:
 
 @pytest.mark.learn
 def test_population_based_training_ranks_learners_beyond_a_limit_last(tmp_path: Path) -> None:
-    """The limit lies between the costs of the learners' first evaluations."""
+    """The limit lies between the costs of the first evaluations."""
     entries: Any = {"learning_rate": {"low": 1e-4, "high": 1e-2}}
-    settings = small_runs.ON_POLICY | {"num_steps": 50, "batch_size": 100}
-    made = experiments.prepare(
-        "ppo", "rljax/PointHazards", 2000, config=settings, **small_runs.EVERY
-    )
+    made = costly()
 
     def population(limits: tuple[str, ...], out: Path) -> Path:
-        fields: dict[str, Any] = {"tuning_seeds": (0, 1, 2, 3), "test_seeds": (5,), "every": 1000}
+        fields: Any = {"tuning_seeds": (0, 1, 2, 3), "test_seeds": (5,), "every": 1000}
         protocol = search_spaces.Protocol(method="pbt", population=4, limits=limits, **fields)
         sweeps.begin(made, protocol, search_spaces.Space(entries, made.config), out=out)
         (inside,) = grids.runs(out / "population")
@@ -231,9 +187,7 @@ def test_population_based_training_ranks_learners_beyond_a_limit_last(tmp_path: 
 @pytest.mark.learn
 def test_a_trial_that_diverges_is_the_worst(tmp_path: Path) -> None:
     entries = {"critic_lr": {"choices": [1e18, 1e-3]}}
-    protocol = search_spaces.Protocol(
-        method="random", trials=4, population=4, tuning_seeds=(0,), test_seeds=(5,)
-    )
+    protocol = dataclasses.replace(SHORT, **FOUR, tuning_seeds=(0,))
     out = begun(tmp_path / "sweep", protocol, entries)
     states = {trial.params["critic_lr"]: trial.state.name for trial in trials(out)}
     assert states == {"1e+18": "PRUNED", "0.001": "COMPLETE"}
@@ -242,23 +196,13 @@ def test_a_trial_that_diverges_is_the_worst(tmp_path: Path) -> None:
 
 @pytest.mark.learn
 def test_population_based_training_tests_the_schedule_that_it_found(
-    tmp_path: Path, monkeypatch: Any
+    tmp_path: Path,
 ) -> None:
     protocol = search_spaces.Protocol(
         method="pbt", population=4, tuning_seeds=(0, 1), test_seeds=(5, 6), every=100
     )
     whole = begun(tmp_path / "whole", protocol, FLOATS, 400)
-    save = run.Run._save
-    stopped: list[Path] = []
-
-    def save_and_stop(self: run.Run) -> None:
-        save(self)
-        if self.training.step == 200 and self.folder not in stopped:
-            stopped.append(self.folder)
-            signal.raise_signal(signal.SIGINT)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(run.Run, "_save", save_and_stop)
+    with parts.stopped(lambda run: run.training.step == 200, 3) as stopped:
         broken = begun(tmp_path / "broken", protocol, FLOATS, 400)
         for _ in range(3):
             sweeps.resume(broken)
@@ -329,9 +273,8 @@ def test_population_based_training_needs_settings_of_the_program(tmp_path: Path)
 def test_a_sweep_that_cannot_be_is_refused(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    fields = {name: getattr(SHORT, name) for name in SHORT.__dataclass_fields__}
     with pytest.raises(ValueError, match=message):
-        begun(tmp_path / "sweep", search_spaces.Protocol(**(fields | changes)), FLOATS)
+        begun(tmp_path / "sweep", dataclasses.replace(SHORT, **changes), FLOATS)
     assert not list(tmp_path.glob("sweep/generation-*")), "nothing was trained"
 
 
@@ -346,50 +289,29 @@ def test_a_study_of_something_else_is_refused(tmp_path: Path) -> None:
     storage = f"sqlite:///{tmp_path / 'shared.db'}"
     study = optuna.create_study(storage=storage, study_name="sweep")
     study.set_user_attr("agent", "sac")
-    fields = {name: getattr(SHORT, name) for name in SHORT.__dataclass_fields__}
     with pytest.raises(
         ValueError,
         match=r"study 'sweep' in '.*' has agent 'sac', this sweep has 'td3'\. Name another",
     ):
-        begun(tmp_path / "sweep", search_spaces.Protocol(**(fields | {"storage": storage})), FLOATS)
+        begun(tmp_path / "sweep", dataclasses.replace(SHORT, storage=storage), FLOATS)
 
 
 @pytest.mark.learn
 def test_the_command_line_sweeps(tmp_path: Path, capsys: Any) -> None:
     file = tmp_path / "space.toml"
     file.write_text("actor_lr = { low = 1e-5, high = 1e-2, log = true }\n")
-    words = [
-        "sweep",
-        "td3",
-        "--env",
-        "rljax/Pendulum",
-        "--steps",
-        "100",
-        "--quiet",
-        *small_runs.flags("td3"),
-    ]
-    words += [
-        "--out",
-        str(tmp_path / "sweep"),
-        "--space",
-        str(file),
-        "--trials",
-        "2",
-        "--method",
-        "random",
-    ]
-    words += ["--tuning-seeds", "0", "--test-seeds", "1"]
+    words = commands.train("td3", "rljax/Pendulum", "--steps", 100, "--out", tmp_path / "sweep")
+    search = "--trials 2 --method random --tuning-seeds 0 --test-seeds 1 --space"
+    words = ["sweep", *words[1:], *search.split(), str(file)]
     cli.main(words)
     assert capsys.readouterr().out.strip() == str(tmp_path / "sweep")
     assert result(tmp_path / "sweep")["incumbent"]["flags"].startswith("--config.actor-lr ")
     for again, message in (
         (words, "exists. Choose another --out, or continue that sweep: rljax resume"),
-        (["resume", str(tmp_path / "sweep")], "is complete"),
-        (["resume", str(tmp_path / "sweep"), "--steps", "9"], "a sweep cannot have more steps"),
+        (["resume", tmp_path / "sweep"], "is complete"),
+        (["resume", tmp_path / "sweep", "--steps", 9], "a sweep cannot have more steps"),
     ):
-        with pytest.raises(SystemExit):
-            cli.main(again)
-        assert message in capsys.readouterr().err
+        assert message in commands.refused(again, capsys)
 
 
 @pytest.mark.parametrize("text", ["", "[" * 100_000, '{"trial": 0}', '[{"trial": 0}]', "[3]"])

@@ -1,4 +1,4 @@
-"""Elements of a report: what they are as HTML and as Markdown."""
+"""Elements of a report as HTML and Markdown."""
 
 from __future__ import annotations
 

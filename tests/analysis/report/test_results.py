@@ -1,6 +1,4 @@
-"""The numbers of a report: the order of rows, what is drawn of them,
-and which pairs are compared.
-"""
+"""The numbers of a report."""
 
 from __future__ import annotations
 
@@ -74,4 +72,4 @@ def test_many_agents_are_compared_with_the_best_one_only(tmp_path, agents, pairs
     assert found.order == [f"agent{k}" for k in reversed(range(agents))]
     assert len(found.improvement) == pairs
     assert next(iter(found.improvement)) == (found.order[0], found.order[1])
-    assert found.efficiency == {}, "a single evaluation is no curve"
+    assert found.efficiency == {}

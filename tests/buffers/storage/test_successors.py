@@ -1,6 +1,4 @@
-"""Observations stored once: every row that may be drawn against a list of true transitions,
-whatever the episodes.
-"""
+"""Observations stored once, against a list of true transitions."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from rljax import buffers
 from rljax.agent import EnvSpec, Transition
 from rljax.buffers.storage import successors
 from rljax.buffers.storage.ring import ReplayBuffer
-from tests.helpers.counting import Counter, driven
+from tests.helpers import counting
 from tests.helpers.replay_buffers import LEARNERS, assert_in_place, keys, nbytes, sample
 
 Step = list[list[dict[str, Any]]]  # [P][E] of transitions
@@ -23,15 +21,13 @@ Step = list[list[dict[str, Any]]]  # [P][E] of transitions
 
 @pytest.fixture(autouse=True)
 def _all_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small observations are stored once, and finals are few: they overflow."""
+    """Small observations are stored once, and finals are so few that they overflow."""
     monkeypatch.setattr(successors, "LARGE", 1)
     monkeypatch.setattr(successors, "FEWEST", 2)
 
 
 class World:
-    """Environments whose frames are random bytes; a stack repeats the first frame of its
-    episode.
-    """
+    """Environments whose frames are random bytes; the first of an episode is repeated in stacks."""
 
     def __init__(self, num_envs: int, length: int, stack: int, seed: int = 0) -> None:
         self.generator, self.length, self.stack = np.random.default_rng(seed), length, stack
@@ -44,8 +40,8 @@ class World:
         return np.concatenate([self._frame()] * self.stack, axis=-1)
 
     def step(self) -> Step:
-        """One transition of each environment; an episode ends in one step of `length`,
-        in either way or in both.
+        """One transition of each environment; an episode ends in one step of `length`, in either
+        way or both.
         """
         found = []
         for shown in self.shown:
@@ -68,12 +64,10 @@ class World:
         return found
 
     def reset(self) -> None:
-        """Fresh episodes everywhere."""
         self.shown = [[self._first() for _ in shown] for shown in self.shown]
 
 
 def stacked(step: Step) -> Transition:
-    """Transitions [P, E, ...]."""
     trees = [[Transition(**transition) for transition in learner] for learner in step]
     rows = [jax.tree.map(lambda *x: np.stack(x), *learner) for learner in trees]
     return jax.tree.map(lambda *x: jnp.asarray(np.stack(x)), *rows)
@@ -100,7 +94,6 @@ def expected_number(steps: list[Step], learner: int, capacity: int, finals: int,
 
 
 def assert_row(found: Any, transition: dict[str, Any]) -> None:
-    """A row is a transition of the list."""
     for name, value in transition.items():
         np.testing.assert_array_equal(getattr(found, name), value, name)
 
@@ -154,7 +147,6 @@ def named(history: list[Step], learner: int) -> dict[bytes, tuple[int, int]]:
 
 
 def flat_rows(batch: Transition, learner: int) -> list[Transition]:
-    """The rows of a learner's batches."""
     one = jax.tree.map(lambda x: np.asarray(x[learner]).reshape(-1, *x.shape[3:]), batch)
     return [jax.tree.map(lambda x, i=i: x[i], one) for i in range(len(one.reward))]
 
@@ -162,7 +154,6 @@ def flat_rows(batch: Transition, learner: int) -> list[Transition]:
 def played(
     num_envs: int, capacity: int, length: int, stack: int, steps: int
 ) -> tuple[Any, list[Step], World]:
-    """A ring and the history that filled it."""
     world = World(num_envs, length, stack)
     history = [world.step() for _ in range(steps)]
     ring = jax.jit(lambda first: ReplayBuffer.create(first, capacity, stack))(stacked(history[0]))
@@ -175,7 +166,6 @@ def played(
 @pytest.mark.parametrize("stack", [1, 3])
 @pytest.mark.parametrize("length", [2, 30])
 def test_draws_are_of_the_list(length: int, stack: int) -> None:
-    """Uniform rows with next actions, pooled with a data set, and returns of several steps."""
     ring, history, _ = played(2, 60, length, stack, 77)
     declared = buffers.Replay(
         replay_size=60, batch_size=300, num_envs=2, num_updates=2, columns=(buffers.NextAction(),)
@@ -276,7 +266,6 @@ def test_the_ring_is_written_and_read_in_place() -> None:
 
 
 def shapes(spec: EnvSpec, rows: int) -> ReplayBuffer:
-    """The shapes of a replay of one environment."""
 
     def example(leading: int) -> Transition:
         flag = jnp.zeros((1, leading), bool)
@@ -291,7 +280,6 @@ def shapes(spec: EnvSpec, rows: int) -> ReplayBuffer:
 
 
 def size(tree: Any) -> int:
-    """Bytes of shapes."""
     return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
@@ -317,17 +305,17 @@ def test_the_estimate_of_batches_counts_whole_stacks() -> None:
 
 @pytest.mark.slow
 def test_drivers_store_the_same_and_resume_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fakes that do not learn act alike, however their experience is stored."""
-    changes: dict[str, Any] = {
+    """Fakes that do not learn act alike, however experience is stored."""
+    changes: Any = {
         "learning_rate": 0.0,
         "num_envs": 2,
         "replay_size": 30,
         "warmup_steps": 0,
     }
-    once = driven([0, 1], 25, environment=Counter(limit=7), **changes)
-    again = driven([0, 1], 3, environment=Counter(limit=7), **changes)
+    once = counting.driven([0, 1], 25, environment=counting.Counter(limit=7), **changes)
+    again = counting.driven([0, 1], 3, environment=counting.Counter(limit=7), **changes)
     monkeypatch.setattr(successors, "LARGE", 1024)
-    twice = driven([0, 1], 25, environment=Counter(limit=7), **changes)
+    twice = counting.driven([0, 1], 25, environment=counting.Counter(limit=7), **changes)
     rings = [driver.learners.storage for driver in (once, twice)]
     assert [ring.successors is None for ring in rings] == [False, True]
     found = [jax.tree.map(np.asarray, every_row(ring)) for ring in rings]
@@ -342,10 +330,4 @@ def test_drivers_store_the_same_and_resume_exactly(monkeypatch: pytest.MonkeyPat
     again.restore(jax.tree.map(jnp.copy, once.arrays()), None)
     for driver in (once, again):
         driver.advance(9)
-    same(once.arrays(), again.arrays())
-
-
-def same(first: Any, second: Any) -> None:
-    """Two pytrees have the same bits, keys included."""
-    plain = lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x  # noqa: E731
-    jax.tree.map(lambda x, y: np.testing.assert_array_equal(plain(x), plain(y)), first, second)
+    counting.assert_equal(once.arrays(), again.arrays())

@@ -1,6 +1,4 @@
-"""Sum trees: their sums after many changes, and how often rows are drawn,
-also from a window of a ring.
-"""
+"""Sum trees: their sums, and how often rows are drawn."""
 
 from __future__ import annotations
 
@@ -12,28 +10,14 @@ import numpy as np
 import pytest
 
 from rljax.buffers.storage import sum_tree
+from tests.buffers.reference import assert_drawn, chi_square
 
 write = jax.jit(sum_tree.write)
 
 
 def tree(mass: Any) -> Any:
-    """A tree with this mass in its rows."""
     mass = jnp.asarray(mass, jnp.float32)
     return write(jnp.zeros(sum_tree.size(len(mass))), jnp.arange(len(mass)), mass)
-
-
-def chi_square(rows: Any, probabilities: np.ndarray) -> float:
-    """How far counts are from what they should be, in standard deviations;
-    infinite where they can never be.
-    """
-    counts = np.bincount(np.ravel(rows), minlength=len(probabilities))
-    expected = probabilities * counts.sum()
-    possible = expected > 0
-    if counts[~possible].any():
-        return np.inf
-    freedom = possible.sum() - 1
-    found = np.square(counts[possible] - expected[possible]) / expected[possible]
-    return float((found.sum() - freedom) / np.sqrt(2 * max(freedom, 1)))
 
 
 @pytest.mark.parametrize(("rows", "leaves"), [(1, 2), (2, 2), (3, 4), (8, 8), (9, 16)])
@@ -43,10 +27,7 @@ def test_sizes(rows: int, leaves: int) -> None:
 
 
 def test_sums_after_many_changes_are_those_of_the_rows() -> None:
-    """Rows may be given twice, and be negative.
-
-    After 300 changes over ten magnitudes there is no drift.
-    """
+    """Rows may be given twice, and be negative; there is no drift."""
     generator = np.random.default_rng(0)
     mass, sums = np.zeros(21), jnp.zeros(sum_tree.size(21))
     for _ in range(300):
@@ -66,7 +47,7 @@ def test_rows_are_drawn_in_proportion_to_their_mass() -> None:
     mass = np.random.default_rng(1).exponential(size=37) * (np.arange(37) % 5 != 2)
     drawn = jax.jit(lambda key: sum_tree.draw(tree(mass), key, (500, 400)))(jax.random.key(0))
     assert drawn.shape == (500, 400)
-    assert abs(chi_square(drawn, mass / mass.sum())) < 5
+    assert_drawn(drawn, mass)
     pairs = np.asarray(drawn[:, :2])  # of a batch: draws do not depend on each other
     joint = np.bincount(pairs[:, 0] // 19 * 2 + pairs[:, 1] // 19, minlength=4) / 500
     half = mass[:19].sum() / mass.sum()
@@ -78,9 +59,7 @@ def test_rows_are_drawn_in_proportion_to_their_mass() -> None:
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("capacity", [13, 16])
 def test_windows(capacity: int) -> None:
-    """Every window of a ring: one row, all rows, around the end,
-    and what lies outside is never drawn.
-    """
+    """Of every window of a ring; what lies outside is never drawn."""
     mass = np.random.default_rng(2).exponential(size=capacity) + 0.1
     ends = np.array([(first, last) for first in range(capacity) for last in range(capacity)])
     sums = tree(mass)
@@ -103,13 +82,11 @@ def test_windows(capacity: int) -> None:
 
 @pytest.mark.slow
 def test_the_last_of_many_rows_is_as_likely_as_the_first() -> None:
-    """A million rows of equal mass: with one number in float32 for the whole way,
-    some would never be drawn.
-    """
+    """With one float32 number for the whole way down, some of a million would never be drawn."""
     rows = 2**20
     sums = jnp.concatenate(
         [jnp.zeros(1), 2.0 ** (20 - jnp.floor(jnp.log2(jnp.arange(1, 2 * rows))))]
     )
     drawn = np.asarray(jax.jit(lambda key: sum_tree.draw(sums, key, (100_000,)))(jax.random.key(0)))
-    assert abs(chi_square(drawn % 256, np.full(256, 1 / 256))) < 5
-    assert abs(chi_square(drawn // 4096, np.full(256, 1 / 256))) < 5
+    assert_drawn(drawn % 256, np.ones(256))
+    assert_drawn(drawn // 4096, np.ones(256))

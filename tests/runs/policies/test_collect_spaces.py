@@ -1,6 +1,4 @@
-"""What is recorded of any observations and actions is what the environment showed, bit for bit,
-also after a file.
-"""
+"""What is recorded of any spaces is what the environment showed, also after a file."""
 
 from __future__ import annotations
 
@@ -28,7 +26,6 @@ PAIRS += [("dictionary", "continuous"), ("vector", "several"), ("vector", "maske
 
 
 def recorded(shows: str, takes: str) -> datasets.OfflineDataset:
-    """Random actions in three environments side by side."""
     hosted, generator = (
         envs.make_hosted(every_space.name(shows, takes), ENVS),
         np.random.default_rng(SEED),
@@ -40,7 +37,7 @@ def recorded(shows: str, takes: str) -> datasets.OfflineDataset:
         transitions, bounds = collect.roll_out(hosted, choose, STEPS, SEED), hosted.action_bounds
     finally:
         hosted.close()
-    known: dict[str, Any] = {"num_actions": hosted.spec.action_size} if hosted.spec.discrete else {}
+    known: Any = {"num_actions": hosted.spec.action_size} if hosted.spec.discrete else {}
     known = {"choices": list(hosted.spec.choices)} if hosted.spec.choices else known
     dataset = datasets.OfflineDataset("made", transitions, hosted.spec.name, None, bounds, known)
     assert difference(dataset.spec, hosted.spec) is None
@@ -50,9 +47,7 @@ def recorded(shows: str, takes: str) -> datasets.OfflineDataset:
 def plain(
     shows: str, takes: str, seed: int, actions: np.ndarray
 ) -> list[tuple[Any, Any, float, bool, bool]]:
-    """Each row (observation, successor, reward, terminated, truncated) of the environment for
-    agents' actions.
-    """
+    """Each row (observation, successor, reward, terminated, truncated) of the environment."""
     environment: Any = gymnasium.make("Panels-v0", shows=shows, takes=takes)
     observation, info = environment.reset(seed=seed)
     rows = []
@@ -70,7 +65,6 @@ def plain(
 
 
 def seen(observation: Any, info: dict[str, Any]) -> Any:
-    """An observation as agents see it."""
     if isinstance(observation, dict):
         observation = {
             "camera/left": observation["camera"]["left"],
@@ -82,7 +76,7 @@ def seen(observation: Any, info: dict[str, Any]) -> Any:
 
 
 def assert_rows(found: Any, expected: list[Any]) -> None:
-    """Assert that columns [N, ...] are these rows, of the same dtypes."""
+    """Columns [N, ...] are these rows, of the same dtypes."""
     arrays = jax.tree.map(np.asarray, found, is_leaf=frames.is_frames)
     jax.tree.map(
         np.testing.assert_array_equal, arrays, jax.tree.map(lambda *rows: np.stack(rows), *expected)
@@ -132,7 +126,7 @@ def test_pictures_are_stored_once(shows: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("stack", [1, 3])
 def test_a_replay_of_pictures(stack: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows, successors and stacks are those of the history, and no frame is there twice."""
+    """Rows, successors and stacks are the history's; no frame is there twice."""
     monkeypatch.setattr(test_successors.successors, "LARGE", 1)
     monkeypatch.setattr(frames, "LARGE", 1)
     ring, history, _ = test_successors.played(2, 60, 6, stack, 77)
@@ -141,7 +135,7 @@ def test_a_replay_of_pictures(stack: int, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def assert_recorded(ring: Any, history: list[Any], stack: int, steps: int) -> None:
-    """Assert that so many transitions of a ring are those of the history."""
+    """So many transitions of a ring are those of the history."""
     found = collect.of_ring(ring.of_learner(1), 2, steps)
     held = int(ring.successors.usable[1]) // 2
     rows = [
@@ -221,12 +215,10 @@ def test_commands_on_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def arrays(dataset: datasets.OfflineDataset) -> Any:
-    """The observations of a data set as plain arrays."""
     return frames.each(np.asarray, dataset.transitions.observation)
 
 
 def rows_of(tree: Any, rows: Any) -> list[Any]:
-    """Each of these rows of a tree of arrays."""
     return [jax.tree.map(lambda x, row=row: x[row], tree) for row in rows]
 
 

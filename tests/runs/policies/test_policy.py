@@ -24,19 +24,14 @@ ACTION = spaces.Box(np.array([-3, 0.5], np.float32), np.array([1, 2], np.float32
 
 
 class Mean:
-    """An agent that acts on the mean of its observation."""
-
     def __init__(self, spec: EnvSpec, timed: bool) -> None:
         self.spec, self.timed = spec, timed
 
     def experience(self, config: Any) -> buffers.Stream:
-        """A stream."""
         return buffers.Stream(time_feature=self.timed)
 
     def act(self, state: Any, observation: Any, key: Any, config: Any, explore: bool) -> Any:
-        """The mean in every dimension, or as a choice; the last element alone where it observes the
-        time.
-        """
+        """In every dimension, or as a choice; the last element where it observes the time."""
         axes = tuple(range(observation.ndim - len(self.spec.observation_shape), observation.ndim))
         mean = observation[..., -1] if self.timed else observation.mean(axis=axes)
         if self.spec.discrete:
@@ -76,22 +71,17 @@ ACTIONS = [
 
 
 class Odd(gymnasium.Env):
-    """It accepts actions of its space alone."""
-
     def __init__(self, observation: Any, action: Any) -> None:
         self.observation_space, self.action_space = observation, action
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-        """A sample."""
         return self.observation_space.sample(), {}
 
     def step(self, action: Any) -> Any:
-        """Another."""
         assert action in self.action_space
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
-# Gymnasium hands over rows as numbers
 @pytest.mark.filterwarnings("ignore:.*Casting input x to numpy array")
 @pytest.mark.parametrize("observation", OBSERVATIONS, ids=str)
 @pytest.mark.parametrize("action", ACTIONS, ids=str)

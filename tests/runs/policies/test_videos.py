@@ -1,6 +1,4 @@
-"""Films of environments inside the program; those of Gymnasium's are tested with the command that
-makes them.
-"""
+"""Films of environments inside the program."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ import pytest
 from rljax import envs
 from rljax.runs.policies import videos
 
-# A process of its own: MuJoCo reads how to draw as it is imported.
+# MuJoCo reads how to draw as it is imported.
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -63,7 +61,6 @@ def test_a_film_that_cannot_be_written_is_refused_before_the_episode(
 
 
 def press_first(observation: np.ndarray, step: int) -> np.ndarray:
-    """A policy for lights out."""
     del observation, step
     return np.zeros((), np.int32)
 
@@ -81,7 +78,7 @@ def test_what_draws_itself_is_filmed_to_its_end(
     assert videos.drawn(environment, states, tmp_path / "play.mp4") == [tmp_path / "play.mp4"]
     frames, rate = written[tmp_path / "play.mp4"]
     assert rate == 4.0
-    assert len(frames) == 10, "the first state, and one for each of 9 steps"
+    assert len(frames) == 10
     np.testing.assert_array_equal(frames[0], frames[2])  # a cell pressed twice
     assert (frames[0] != frames[1]).any()
 

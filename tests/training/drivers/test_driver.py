@@ -1,6 +1,4 @@
-"""What drivers share: episodes that were lost on resuming are cut,
-and nothing is summed across the seam.
-"""
+"""What drivers share."""
 
 from __future__ import annotations
 
@@ -18,11 +16,10 @@ from rljax.agents import stream_q
 from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.networks.optimisation import traces
 from rljax.training.drivers.driver import cut_episodes
-from rljax.training.drivers.embedded import EmbeddedDriver
-from rljax.training.drivers.hosted import HostedDriver
-from rljax.training.learner import Learner, LearnerState
+from rljax.training.learner import LearnerState
 from tests.helpers import replay_buffers
-from tests.helpers.counting import Fake, HostedCounter, OnPolicy, settings
+from tests.helpers.counting import Fake, HostedCounter, OnPolicy
+from tests.training.drivers import kinds
 
 NONE: Any = None
 ENVS = 2
@@ -35,7 +32,7 @@ def state(agent: Any, storage: Any) -> LearnerState:
 
 
 def step(number: int, terminated: Sequence[bool] = (False, False)) -> Transition:
-    """One step of two environments of one learner, whose rewards are 1 and 10."""
+    """Two environments of one learner."""
     observation: Any = np.full((1, ENVS, 1), number, np.float32)
     ends, reward = np.array([terminated]), np.array([[1.0, 10.0]], np.float32)
     return Transition(
@@ -99,22 +96,16 @@ def test_traces_begin_anew(adaptive: bool) -> None:
 
 
 class Forgetful(HostedCounter):
-    """Its state cannot be saved."""
-
     def reset(self, seeds: Sequence[int] | None) -> np.ndarray:
-        """Nothing done yet."""
         return super().reset(range(self.num_envs) if seeds is None else seeds)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [HostedDriver, EmbeddedDriver])
+@pytest.mark.parametrize("kind", kinds.ON_HOST)
 @pytest.mark.parametrize("module", [Fake, OnPolicy])
-def test_drivers_cut_what_they_cannot_restore(kind: Any, module: Any) -> None:
+def test_drivers_cut_what_they_cannot_restore(kind: str, module: Any) -> None:
     changes: Any = {"num_envs": 3, "num_steps": 4, "batch_size": 12, "warmup_steps": 30}
-    hosted: Any = Forgetful(100)
-    driver = kind(Learner(module(), hosted.spec, 2), hosted, settings(2, **changes))
-    driver.start([1, 2])
-    driver.advance(2)
+    driver = kinds.driven(kind, [1, 2], 2, module(), Forgetful(100), **changes)
     driver.report()
     before = jax.tree.map(np.array, driver.learners.storage.data.truncated)
     assert not before.any()

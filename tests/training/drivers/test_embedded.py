@@ -1,6 +1,4 @@
-"""Simulators on the host inside the compiled loop: the same training as beside it,
-and what they raise comes out.
-"""
+"""Simulators on the host inside the compiled loop."""
 
 from __future__ import annotations
 
@@ -12,44 +10,12 @@ import jax
 import numpy as np
 import pytest
 
-from rljax.training.drivers.embedded import EmbeddedDriver
-from rljax.training.drivers.hosted import HostedDriver
-from rljax.training.learner import Learner
-from tests.helpers.counting import Fake, HostedCounter, OnPolicy, assert_equal, settings
+from tests.helpers.counting import Fake, HostedCounter, assert_equal
+from tests.training.drivers import kinds
 
 
-def embedded(iterations: int, hosted: Any, module: Any = None, **changes: Any) -> EmbeddedDriver:
-    learner = Learner(module or Fake(), hosted.spec, 2)
-    driver = EmbeddedDriver(learner, hosted, settings(2, **changes))
-    driver.start([1, 2])
-    driver.advance(iterations)
-    return driver
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("module", [Fake, OnPolicy])
-def test_teaches_what_many_calls_do(module: Any) -> None:
-    changes: Any = {
-        "num_envs": 3,
-        "num_steps": 4,
-        "batch_size": 12,
-        "warmup_steps": 30,
-        "counts": True,
-    }
-    called = HostedDriver(
-        Learner(module(), HostedCounter(5).spec, 2), HostedCounter(5), settings(2, **changes)
-    )
-    called.start([1, 2])
-    called.advance(11)
-    inside = embedded(11, HostedCounter(5), module(), **changes)
-    for part in ("agent", "storage", "steps", "updates"):
-        assert_equal(
-            getattr(called.learners, part), getattr(inside.learners, part), rtol=1e-5, atol=1e-6
-        )
-    assert_equal(called.action, inside.carry.action, rtol=1e-5, atol=1e-6)
-    first, second = called.report(), inside.report()
-    assert first.updates == second.updates > 0
-    assert_equal(first.metrics, second.metrics, rtol=1e-5, atol=1e-6)
+def embedded(iterations: int, hosted: Any, module: Any = None, **changes: Any) -> Any:
+    return kinds.driven("embedded", [1, 2], iterations, module, hosted, **changes)
 
 
 @pytest.mark.slow
@@ -92,46 +58,33 @@ def test_a_storage_is_never_copied(changes: Any) -> None:
     assert not re.findall(r"= \w+\[2,7776\S* copy\(", program)
 
 
-class Failing(HostedCounter):
-    """A HostedCounter that fails in its 4th step."""
-
-    steps = 0
-
-    def step(self, action: np.ndarray) -> Any:
-        """Count."""
-        self.steps += 1
-        if self.steps == 4:
-            raise RuntimeError("the simulator broke.")
-        return super().step(action)
-
-
-@pytest.mark.slow
-def test_what_a_simulator_raises_comes_out_at_once() -> None:
-    hosted = Failing(100)
-    with pytest.raises(RuntimeError, match=r"^the simulator broke\.$"):
-        embedded(1_000_000, hosted)  # the program ends with the step
-    assert hosted.steps == 4
-
-
-def test_an_interrupt_ends_the_program() -> None:
-    class Interrupting(HostedCounter):
+@pytest.mark.parametrize(
+    ("error", "last"),
+    [
+        pytest.param(RuntimeError("the simulator broke."), 4, marks=pytest.mark.slow),
+        (KeyboardInterrupt(), 20),
+    ],
+    ids=["fault", "interrupt"],
+)
+def test_what_a_simulator_raises_ends_the_program_at_once(error: BaseException, last: int) -> None:
+    class Failing(HostedCounter):
         steps = 0
 
         def step(self, action: np.ndarray) -> Any:
             self.steps += 1
-            if self.steps == 20:
-                raise KeyboardInterrupt
+            if self.steps == last:
+                raise error
             return super().step(action)
 
-    hosted = Interrupting(100)
-    with pytest.raises(KeyboardInterrupt):
+    hosted = Failing(100)
+    with pytest.raises(type(error), match=f"^{error}$"):
         embedded(1_000_000, hosted)
-    assert hosted.steps == 20
+    assert hosted.steps == last
 
 
 @pytest.mark.slow
 def test_callbacks_of_arrays_do_the_same(monkeypatch: Any) -> None:
-    """Where memory is not the host's, a slower way leads to the same place."""
+    """A slower way, where memory is not the host's."""
     expected = embedded(9, HostedCounter(5)).agent_state
     monkeypatch.setattr("rljax.training.drivers.embedded.jax.default_backend", lambda: "gpu")
     assert_equal(embedded(9, HostedCounter(5)).agent_state, expected)

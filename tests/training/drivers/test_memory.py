@@ -1,6 +1,4 @@
-"""Memories through time: drivers, evaluation and policies keep one per environment,
-which ends with the episode.
-"""
+"""Memories through time."""
 
 from __future__ import annotations
 
@@ -22,41 +20,32 @@ from rljax.runs import checkpoints, run
 from rljax.runs.policies import evaluate
 from rljax.training import agent_state
 from rljax.training.agent_state import AgentState
-from rljax.training.drivers.compiled import CompiledDriver
-from rljax.training.drivers.embedded import EmbeddedDriver
-from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.evaluation import CompiledEvaluator, HeldActions, HostedEvaluator
-from rljax.training.learner import Learner
 from tests.helpers import small_runs
 from tests.helpers.counting import Counter, Fake, HostedCounter, assert_equal, settings
+from tests.training.drivers import kinds
 
 LIMIT, STEPS, ENVS = 5, 3, 2  # of an episode and of a rollout, which do not divide each other
-SIZES: dict[str, Any] = {"num_envs": ENVS, "num_steps": STEPS, "batch_size": STEPS * ENVS}
+SIZES: Any = {"num_envs": ENVS, "num_steps": STEPS, "batch_size": STEPS * ENVS}
 
 
 class Remembering(Fake):
-    """It remembers how many observations of the episode it has seen, and their sum;
-    a `Counter` shows the same.
-    """
+    """It remembers how many observations of the episode it has seen, and their sum."""
 
     def experience(self, config: Any) -> Any:
-        """Rollouts with the memories before them."""
         sizes = {name: getattr(config, name) for name in ("num_envs", "num_steps", "batch_size")}
         return buffers.Rollout(**sizes, remembers=True)
 
     def remember(self, spec: Any, config: Any) -> Any:
-        """Nothing seen."""
         return {"seen": jnp.zeros((), jnp.int32), "sum": jnp.zeros(2)}
 
     def act(
         self, state: Any, observation: Any, key: Any, config: Any, explore: bool, memory: Any = None
     ) -> Any:
-        """The number of observations seen, as an action."""
         memory = {"seen": memory["seen"] + 1, "sum": memory["sum"] + observation}
         return memory["seen"][..., None].astype(jnp.float32), {"sum": memory["sum"]}, memory
 
     def update(self, state: Any, batch: Any, key: Any, step: Any, config: Any) -> Any:
-        """Compare what was remembered with what the observations show."""
         times = batch.observation[..., 0]
         wrong = {
             "action": batch.action[..., 0] != times + 1,
@@ -71,14 +60,10 @@ class Remembering(Fake):
 
 
 class Saved(HostedCounter):
-    """A counter on the host whose state can be saved."""
-
     def save(self, rows: Any) -> bytes:
-        """Times and returns, and the last actions."""
         return np.stack([self.time, self.returns, self.last]).astype(np.float64).tobytes()
 
     def restore(self, saved: bytes) -> np.ndarray:
-        """The observations then."""
         time, returns, self.last = np.frombuffer(saved).reshape(3, -1)
         self.num_envs, self.time, self.returns = (
             len(time),
@@ -88,70 +73,49 @@ class Saved(HostedCounter):
         return np.stack([time, self.last], axis=1).astype(np.float32)
 
     def reset(self, seeds: Sequence[int] | None) -> np.ndarray:
-        """Nothing done yet."""
         self.last = np.zeros(self.num_envs if seeds is None else len(seeds))
         return super().reset(range(self.num_envs) if seeds is None else seeds)
 
     def step(self, action: np.ndarray) -> Step:
-        """Count."""
         step = super().step(action)
         self.last = np.asarray(step.observation)[:, 1]
         return step
 
 
-def driver(kind: Any, num_learners: int = 2) -> Any:
-    """A driver of `Remembering` in counters of episodes of five steps."""
-    config = settings(num_learners, **SIZES)
-    if kind is CompiledDriver:
-        environment: Any = AutoReset(Counter(LIMIT))
-    else:
-        environment = Saved(LIMIT)
-    return kind(Learner(Remembering(), environment.spec, num_learners), environment, config)
-
-
-KINDS = [CompiledDriver, HostedDriver, EmbeddedDriver]
+def driver(kind: str, iterations: int) -> Any:
+    return kinds.driven(kind, [1, 2], iterations, Remembering(), Saved(LIMIT), LIMIT, **SIZES)
 
 
 @pytest.mark.slow_after(1)
-@pytest.mark.parametrize("kind", KINDS)
-def test_memories_follow_episodes(kind: Any) -> None:
-    made = driver(kind)
-    made.start([1, 2])
-    made.advance(2 * LIMIT)
-    metrics = made.report().metrics
-    assert {
-        name: np.max(metrics[name]) for name in ("action", "memory", "sum", "first")
-    } == dict.fromkeys(("action", "memory", "sum", "first"), 0.0)
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_memories_follow_episodes(kind: str) -> None:
+    metrics = driver(kind, 2 * LIMIT).report().metrics
+    for name in ("action", "memory", "sum", "first"):
+        assert np.max(metrics[name]) == 0.0, name
     assert np.all(metrics["firsts"] > 0.1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_memories_are_restored(kind: Any) -> None:
-    whole, broken = driver(kind), driver(kind)
-    for made in (whole, broken):
-        made.start([1, 2])
-        made.advance(3)  # in the middle of an episode
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_memories_are_restored(kind: str) -> None:
+    whole, broken, restored = (driver(kind, iterations) for iterations in (3, 3, 0))
+    for made in (whole, broken):  # in the middle of an episode
         made.report()
-    saved, environments = jax.tree.map(jnp.array, broken.arrays()), broken.environments()
-    restored = driver(kind)
-    restored.restore(saved, environments)
+    restored.restore(jax.tree.map(jnp.array, broken.arrays()), broken.environments())
     for made in (whole, restored):
         made.advance(3)
         made.report()
     assert_equal(whole.arrays(), restored.arrays())
-    template = driver(kind).template([1, 2])
+    template = driver(kind, 0).template([1, 2])
     assert jax.tree.map(lambda x: (x.shape, x.dtype), template) == jax.tree.map(
         lambda x: (x.shape, x.dtype), restored.arrays()
     )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [HostedDriver, EmbeddedDriver])
-def test_fresh_episodes_begin_without_memory(kind: Any) -> None:
-    made = driver(kind)
-    made.start([1, 2])
-    made.advance(3)
+@pytest.mark.parametrize("kind", kinds.ON_HOST)
+def test_fresh_episodes_begin_without_memory(kind: str) -> None:
+    made = driver(kind, 3)
     made.report()
     made.restore(jax.tree.map(jnp.array, made.arrays()), None)
     made.advance(4)
@@ -183,7 +147,6 @@ def test_evaluation_remembers(inside: bool, hold: int) -> None:
 
 
 def trained(env: str, steps: int, out: Path, **changes: Any) -> Path:
-    """A PPO with a memory."""
     config = {"memory": "lstm", "memory_hidden": (8,), "batch_size": 25} | changes
     return small_runs.train("ppo", env, steps, out, config, seeds=2)
 
@@ -195,7 +158,7 @@ def test_runs_resume_with_what_they_remember(env: str, tmp_path: Path) -> None:
     trained(env, 100, tmp_path / "half")
     run.resume(tmp_path / "half", 200)
     small_runs.assert_same(tmp_path / "whole", tmp_path / "half")
-    assert checkpoints.steps(tmp_path / "half" / "checkpoints")[-1] == 200
+    assert checkpoints.steps(tmp_path / "half/checkpoints")[-1] == 200
 
     loaded = rljax.load(tmp_path / "half")
     seen = (

@@ -1,6 +1,4 @@
-"""Learning from a data set: every row equally often, alone as in company, continued exactly;
-then in environments.
-"""
+"""Learning from a data set, and then in environments."""
 
 from __future__ import annotations
 
@@ -23,15 +21,11 @@ from tests.helpers.counting import ROWS, Config, Counter, Fake, assert_equal, da
 
 
 class Prepared(Fake):
-    """A Fake that looks at its data set before it learns."""
-
     def experience(self, config: Any) -> Any:
-        """A data set, and then a replay beside it."""
         sizes = {"batch_size": config.batch_size, "num_updates": config.num_updates}
         return buffers.Dataset(**sizes, online=replay(config))
 
     def prepare(self, state: Any, data: Transition, config: Any) -> Any:
-        """Remember the sum of all observations [N, O]."""
         del config
         return state.replace(
             total=data.observation.sum(axis=0), count=jnp.asarray(1.0 * data.reward.shape[0])
@@ -41,7 +35,6 @@ class Prepared(Fake):
 def driver(
     seeds: list[int], agent: Any = None, on_host: bool = False, **changes: Any
 ) -> OfflineDriver:
-    """Started, with a learning rate per learner."""
     rates = tuple(0.1 * (1 + seed) for seed in seeds)
     config = configuration.stack(Config(learning_rate=rates, **changes), len(seeds))  # pyright: ignore
     made = Learner(agent or Prepared(), EnvSpec("data", (2,), 1), len(seeds))
@@ -66,7 +59,7 @@ def test_updates_are_the_agents_on_the_drawn_batches() -> None:
     np.testing.assert_allclose(
         report.metrics["loss"], np.asarray(state.losses)[:, :4].mean(axis=1), rtol=1e-5
     )
-    assert np.isnan(report.metrics["episode/return"]).all(), "there were no episodes"
+    assert np.isnan(report.metrics["episode/return"]).all()
 
 
 @pytest.mark.slow
@@ -142,7 +135,7 @@ def test_chunks_of_any_length_are_one_program() -> None:
 
 
 def online(seeds: list[int], learnt: Any = None) -> CompiledDriver:
-    """Learners in an environment, with the data set beside what they see there."""
+    """With the data set beside what learners see."""
     config: Any = configuration.stack(Config(batch_size=4, warmup_steps=0), len(seeds))
 
     def declare(config: Any) -> buffers.Mixed:
@@ -162,7 +155,7 @@ def test_what_was_learnt_from_data_goes_on_in_an_environment() -> None:
     np.testing.assert_array_equal(after.agent_state.state.weight, before.agent_state.state.weight)
     after.advance(4)
     report = after.report()
-    assert report.updates == 7, "updates are counted on"
+    assert report.updates == 7
     rewards = np.asarray(after.agent_state.state.rewards)[:, 3:7]
     assert np.isin(rewards[..., :2], np.arange(1, ROWS + 1)).all(), (
         "half of each batch is from the data set"

@@ -1,4 +1,4 @@
-"""Rollouts: each comes from one policy, the newest, in every driver."""
+"""Rollouts: each comes from one policy, the newest."""
 
 from __future__ import annotations
 
@@ -13,71 +13,53 @@ from rljax import envs
 from rljax.agents import ppo
 from rljax.training import configuration
 from rljax.training.drivers.compiled import CompiledDriver
-from rljax.training.drivers.embedded import EmbeddedDriver
-from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.learner import Learner
-from tests.helpers.counting import HostedCounter, OnPolicy, State, driven, settings
+from tests.helpers.counting import OnPolicy, State, driven
+from tests.training.drivers import kinds
 
 NUMBER, STEPS = 5, 4
-SIZES: dict[str, Any] = {"num_envs": 1, "num_steps": STEPS, "batch_size": STEPS}
+SIZES: Any = {"num_envs": 1, "num_steps": STEPS, "batch_size": STEPS}
 
 
 class Telling(OnPolicy):
-    """An OnPolicy whose actions tell how much it has learnt,
-    and which remembers the actions of its rollouts.
-    """
+    """An OnPolicy whose actions tell how much it has learnt; it remembers those of its rollouts."""
 
     def init(self, key: Any, spec: Any, config: Any) -> State:
-        """Nothing learnt."""
         return super().init(key, spec, config).replace(weight=jnp.zeros(2))
 
-    def act(
-        self, state: State, observation: Any, key: Any, config: Any, explore: bool
-    ) -> tuple[Any, dict]:
-        """The number of updates so far, in tenths."""
-        del key, config, explore
+    def act(self, state: State, observation: Any, *_: Any) -> tuple[Any, dict]:
         return jnp.full((*observation.shape[:-1], 1), 0.1 * state.weight[0]), {}
 
-    def update(
-        self, state: State, batch: Any, key: Any, step: Any, config: Any
-    ) -> tuple[State, dict]:
-        """Remember the actions of a rollout [T, 1]."""
-        del key, config
+    def update(self, state: State, batch: Any, key: Any, step: Any, *_: Any) -> tuple[State, dict]:
         rewards = state.rewards.at[step].set(batch.action[:, 0, 0])
         return state.replace(weight=state.weight + 1.0, rewards=rewards), {
             "loss": batch.reward.mean()
         }
 
 
-def on_the_host(kind: Any, counts: bool) -> Any:
-    """A driver of environments on the host after some rollouts."""
-    driver = kind(
-        Learner(Telling(), HostedCounter(7).spec, 1),
-        HostedCounter(7),
-        settings(1, **SIZES, counts=counts),
-    )
-    driver.start([0])
+def on_the_host(kind: str, counts: bool) -> Any:
+    driver = kinds.driven(kind, [0], 2, Telling(), limit=7, **SIZES, counts=counts)
     # The host's drivers learn from a rollout before they begin the next one.
-    for iterations in (2, 1, NUMBER - 2):
+    for iterations in (1, NUMBER - 2):
         driver.advance(iterations)
     return driver
 
 
 @pytest.mark.slow_after(1)
-@pytest.mark.parametrize("where", ["compiled", "embedded", "hosted"])
-def test_a_rollout_comes_from_one_policy(where: str) -> None:
-    if where == "compiled":
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_a_rollout_comes_from_one_policy(kind: str) -> None:
+    if kind == "compiled":
         driver: Any = driven([0], NUMBER, Telling(), **SIZES)
     else:
-        driver = on_the_host(EmbeddedDriver if where == "embedded" else HostedDriver, counts=False)
+        driver = on_the_host(kind, counts=False)
     actions = np.asarray(driver.agent_state.state.rewards[0])[:NUMBER]
     np.testing.assert_allclose(
         actions - 0.1 * np.arange(NUMBER)[:, None], np.zeros((NUMBER, STEPS)), atol=1e-6
     )
 
 
-@pytest.mark.parametrize("kind", [EmbeddedDriver, HostedDriver])
-def test_an_observation_is_perceived_once(kind: Any) -> None:
+@pytest.mark.parametrize("kind", kinds.ON_HOST)
+def test_an_observation_is_perceived_once(kind: str) -> None:
     driver = on_the_host(kind, counts=True)
     assert driver.agent_state.state.count[0] == (NUMBER + 1) * STEPS + 1
 
@@ -85,7 +67,7 @@ def test_an_observation_is_perceived_once(kind: Any) -> None:
 @pytest.mark.slow
 def test_the_first_minibatch_of_each_rollout_has_ratio_1() -> None:
     # The only minibatch.
-    sizes: dict[str, Any] = {"num_envs": 2, "num_steps": 4, "batch_size": 8, "num_epochs": 1}
+    sizes: Any = {"num_envs": 2, "num_steps": 4, "batch_size": 8, "num_epochs": 1}
     config = ppo.Config(**sizes, learning_rate=0.1, actor_hidden=(4,), critic_hidden=(4,))
     environment = envs.make("rljax/Pendulum")
     driver = CompiledDriver(

@@ -1,6 +1,4 @@
-"""Streams: each transition is learnt from once, before the next action, in both drivers;
-bad ones teach nothing.
-"""
+"""Streams: each transition is learnt from once; bad ones teach nothing."""
 
 from __future__ import annotations
 
@@ -22,78 +20,52 @@ from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.learner import TRANSITION, Learner
 from rljax.training.settings import Settings
-from tests.helpers.counting import Counter, Fake, HostedCounter, State, assert_equal, settings
+from tests.helpers.counting import Counter, Fake, HostedCounter, State, assert_equal, one, settings
 
 LIMIT = 5
 
 
 class Streamed(Fake):
-    """A Fake whose actions tell how much it has learnt, and which remembers the transitions."""
+    """A Fake whose actions tell how much it has learnt; it remembers the transitions."""
 
     def experience(self, config: Any) -> Any:
-        """One transition at a time."""
         return buffers.Stream()
 
-    def act(
-        self, state: State, observation: Any, key: Any, config: Any, explore: bool
-    ) -> tuple[Any, dict]:
-        """The number of updates so far, in hundredths; half a hundredth less where nothing was
-        perceived.
-        """
-        del key, config, explore
+    def act(self, state: State, observation: Any, *_: Any) -> tuple[Any, dict]:
+        """The number of updates, in hundredths; half a one less where nothing was perceived."""
         action = 0.01 * state.weight[0] - 0.005 * (state.count == 0)
         return jnp.full((*observation.shape[:-1], 1), action), {}
 
     def init(self, key: Any, spec: Any, config: Any) -> State:
-        """Nothing learnt."""
         state = super().init(key, spec, config)
         return state.replace(weight=jnp.zeros(2), rewards=jnp.zeros((8, 5)))
 
-    def update(
-        self, state: State, batch: Any, key: Any, step: Any, config: Any
-    ) -> tuple[State, dict]:
+    def update(self, state: State, batch: Any, key: Any, step: Any, *_: Any) -> tuple[State, dict]:
         """Remember (time, action, time after, reward, whether the episode ended)."""
-        del key, config
         ended = batch.terminated | batch.truncated
-        row = [
-            batch.observation[0],
-            batch.action[0],
-            batch.next_observation[0],
-            batch.reward,
-            ended * 1.0,
-        ]
-        rewards = state.rewards.at[step % 8].set(jnp.stack(row))
-        return state.replace(weight=state.weight + 1.0, rewards=rewards), {
-            "part/loss": batch.reward
-        }
+        places = batch.observation[0], batch.action[0], batch.next_observation[0]
+        row = jnp.stack([*places, batch.reward, ended * 1.0])
+        rewards = state.rewards.at[step % 8].set(row)
+        state = state.replace(weight=state.weight + 1.0, rewards=rewards)
+        return state, {"part/loss": batch.reward}
 
 
-def inside(
-    environment: Any, steps: int, seeds: Any = (0, 1), module: Any = None, config: Any = None
-) -> CompiledDriver:
-    config = settings(len(seeds), counts=True) if config is None else config
-    made = AutoReset(environment)
-    driver = CompiledDriver(Learner(module or Streamed(), made.spec, len(seeds)), made, config)
+def streamed(environment: Any, steps: int, seeds: Any = (0, 1), module: Any = stream_ac) -> Any:
+    config = settings(len(seeds), counts=True)
+    if module is stream_ac:
+        config = stack(stream_ac.Config(hidden=(8,), time_feature=False), len(seeds))
+    kind: Any = EmbeddedDriver
+    if isinstance(environment, Counter):
+        kind, environment = CompiledDriver, AutoReset(environment)
+    driver = kind(Learner(module, environment.spec, len(seeds)), environment, config)
     driver.start(seeds)
     driver.advance(steps)
     return driver
 
 
-def outside(
-    hosted: Any, steps: int, seeds: Any = (0, 1), module: Any = None, config: Any = None
-) -> EmbeddedDriver:
-    config = settings(len(seeds), counts=True) if config is None else config
-    driver = EmbeddedDriver(Learner(module or Streamed(), hosted.spec, len(seeds)), hosted, config)
-    driver.start(seeds)
-    driver.advance(steps)
-    return driver
-
-
-@pytest.mark.parametrize("where", ["inside", "outside"])
-def test_each_transition_is_learnt_from_once_and_before_the_next_action(where: str) -> None:
-    driver: Any = (
-        inside(Counter(LIMIT), 7) if where == "inside" else outside(HostedCounter(LIMIT), 7)
-    )
+@pytest.mark.parametrize("counter", [Counter, HostedCounter])
+def test_each_transition_is_learnt_from_once_and_before_the_next_action(counter: Any) -> None:
+    driver = streamed(counter(LIMIT), 7, module=Streamed())
     time = np.array([0, 1, 2, 3, 4, 0, 1])
     action = 0.01 * np.arange(7)  # chosen after as many updates
     rows = np.stack([time, action, time + 1, time + 1 + action, time == 4], axis=1)
@@ -111,9 +83,7 @@ def test_each_transition_is_learnt_from_once_and_before_the_next_action(where: s
 
 @pytest.mark.slow
 def test_drivers_agree() -> None:
-    config = stack(stream_ac.Config(hidden=(8,), time_feature=False), 2)
-    first = inside(Counter(LIMIT), 23, module=stream_ac, config=config)
-    second = outside(HostedCounter(LIMIT), 23, module=stream_ac, config=config)
+    first, second = (streamed(counter(LIMIT), 23) for counter in (Counter, HostedCounter))
     second.advance(4)
     first.advance(4)
     assert_equal(first.agent_state, second.agent_state, rtol=1e-4, atol=1e-5)
@@ -123,30 +93,21 @@ def test_drivers_agree() -> None:
 
 @pytest.mark.learn
 def test_streams_do_not_depend_on_each_other() -> None:
-    def trained(seeds: list[int]) -> Any:
-        config = stack(stream_ac.Config(hidden=(8,), time_feature=False), len(seeds))
-        return inside(Counter(LIMIT), 30, seeds, stream_ac, config).agent_state
-
-    together = trained([3, 4, 5])
+    together = streamed(Counter(LIMIT), 30, [3, 4, 5]).agent_state
     for index, seed in enumerate([3, 4, 5]):
-        alone = trained([seed])
-        both = [
-            jax.tree.map(lambda x, i=i: x[i], state) for state, i in ((together, index), (alone, 0))
-        ]
-        assert_equal(*both, rtol=1e-4, atol=1e-4)  # what rounding took off a sum is noise
+        alone = streamed(Counter(LIMIT), 30, [seed]).agent_state
+        # What rounding took off a sum is noise.
+        assert_equal(one(together, index), one(alone, 0), rtol=1e-4, atol=1e-4)
 
 
 class Broken(Counter):
-    """A Counter with something that is not finite in its 4th step,
-    for learners beyond the first alone.
-    """
+    """A Counter with something that is not finite in its 4th step."""
 
     def __init__(self, what: str) -> None:
         super().__init__(LIMIT)
         self.what = what
 
     def step(self, key: Any, state: Any, action: Any, params: Any) -> Any:
-        """Count."""
         observation, state, reward, *rest = super().step(key, state, action, params)
         bad = state[0] == 4
         if self.what == "reward":
@@ -159,9 +120,7 @@ class Broken(Counter):
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["reward", "observation"])
 def test_what_is_not_finite_teaches_nothing_inside_the_program(what: str) -> None:
-    config = stack(stream_ac.Config(hidden=(8,), time_feature=False), 2)
-    before = inside(Counter(LIMIT), 3, module=stream_ac, config=config)
-    driver = inside(Broken(what), 20, module=stream_ac, config=config)
+    before, driver = streamed(Counter(LIMIT), 3), streamed(Broken(what), 20)
     # Two programs round apart.
     assert_equal(driver.agent_state, before.agent_state, rtol=1e-4, atol=1e-5)
     found = driver.report()
@@ -170,10 +129,7 @@ def test_what_is_not_finite_teaches_nothing_inside_the_program(what: str) -> Non
 
 
 class Failing(HostedCounter):
-    """A HostedCounter that fails in its 4th step."""
-
     def step(self, action: np.ndarray) -> Any:
-        """Count."""
         step = super().step(action)
         if self.time[0] == 4:
             raise FloatingPointError("observation of environment 0 is not finite.")
@@ -182,9 +138,7 @@ class Failing(HostedCounter):
 
 @pytest.mark.slow
 def test_what_is_not_finite_teaches_nothing_on_the_host() -> None:
-    config = stack(stream_ac.Config(hidden=(8,), time_feature=False), 2)
-    before = outside(HostedCounter(LIMIT), 3, module=stream_ac, config=config)
-    driver = outside(Failing(LIMIT), 3, module=stream_ac, config=config)
+    before, driver = streamed(HostedCounter(LIMIT), 3), streamed(Failing(LIMIT), 3)
     with pytest.raises(FloatingPointError, match="observation of environment 0"):
         driver.advance(5)
     assert_equal(driver.agent_state, before.agent_state)
@@ -206,19 +160,6 @@ def test_a_run_says_what_was_not_finite(tmp_path: Any) -> None:
         match=r"^an observation or reward of learner 0 \(seed 0\) is not finite in its step",
     ):
         run.train("stream_ac", f"{file}:Mine", 2_000, out=tmp_path / "run", config={"hidden": (8,)})
-
-
-@pytest.mark.parametrize("name", ["num_envs", "num_steps", "num_updates"])
-def test_a_stream_is_one_transition_at_a_time(name: str, tmp_path: Any) -> None:
-    message = (
-        rf"^--config\.{name.replace('_', '-')} is 4, it must be 1: a stream learns from one "
-        r"transition of one "
-    )
-    with pytest.raises(
-        ValueError,
-        match=message + r"environment at a time\. For N streams side by side: --seeds N$",
-    ):
-        run.train("stream_ac", "rljax/Pendulum", 100, out=tmp_path / "run", config={name: 4})
 
 
 @pytest.mark.slow

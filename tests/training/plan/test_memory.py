@@ -1,10 +1,9 @@
-"""The memory of a run: what does not fit is refused with a table.
-
-Numbers that make no sense are warned of.
-"""
+"""The memory of a run."""
 
 from __future__ import annotations
 
+import re
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -66,15 +65,12 @@ def test_environments_are_counted_before_they_are_made(
     monkeypatch.setattr(hardware, "available_memory", lambda: 8 * GB)
     asked = Settings(**({"agent": "sac", "env": "Some", "eval_episodes": 1} | changes))
     experience = buffers.Replay(replay_size=num_envs, batch_size=1, num_envs=num_envs)
-    if message is None:
+    with pytest.raises(ValueError, match=message) if message else nullcontext():
         memory.require_environments(asked, experience, on_host)
-    else:
-        with pytest.raises(ValueError, match=message):
-            memory.require_environments(asked, experience, on_host)
 
 
 def test_memory_is_that_of_the_shapes() -> None:
-    """Nothing of such a size is allocated, not even the keys of its environments."""
+    """Nothing of such a size is allocated."""
     config = settings(1000, num_envs=10**6, replay_size=10**9, batch_size=10**8, num_updates=2)
     environment = AutoReset(Counter())
     learner = Learner(Fake(), environment.spec, 1000)
@@ -90,10 +86,7 @@ def test_memory_is_that_of_the_shapes() -> None:
 
 
 class Wide(Fake):
-    """A Fake whose update makes a wide layer."""
-
     def update(self, state: Any, batch: Any, key: Any, step: Any, config: Any) -> Any:
-        """As a Fake does."""
         new, metrics = super().update(state, batch, key, step, config)
         return new, metrics | {"wide": (batch.observation @ jnp.ones((2, 10**9))).mean()}
 
@@ -147,11 +140,8 @@ def test_a_run_without_an_update_is_announced(
     experience: Any, steps: int, iteration: int, on_host: bool, message: str | None
 ) -> None:
     warning = experience.idle(steps, iteration, on_host, "--steps")
-    if message is None:
-        assert warning is None
-    else:
-        with pytest.raises(AssertionError, match=message):
-            raise AssertionError(warning)
+    assert (warning is None) == (message is None)
+    assert re.search(message or "", warning or "")
 
 
 def test_a_run_without_an_update_is_refused_unless_it_is_meant() -> None:
@@ -174,19 +164,13 @@ def test_numbers_that_hardly_mean_what_they_say_are_announced() -> None:
         replay_size=1000, batch_size=32, draw=buffers.NStep(steps=300, discount=jnp.float32(0.9))
     )
     found = list(refusals.oddities(asked, [long], spec, 20, True))
-    assert len(found) == 4
-    for text, start in zip(
-        found,
-        [
-            "--config.batch-size 32 is more than the data set's 20 rows",
-            "--config.n-step 300 is more than the 200 steps of the longest episode",
-            (
-                "each evaluation plays 100,000 episodes with each learner, which are up to "
-                "20,000,000 steps, after 10"
-            ),
-            "100,001 environments are created on the host",
-        ],
-        strict=True,
-    ):
+    starts = [
+        "--config.batch-size 32 is more than the data set's 20 rows",
+        "--config.n-step 300 is more than the 200 steps of the longest episode",
+        "each evaluation plays 100,000 episodes with each learner, which are up to "
+        "20,000,000 steps, after 10",
+        "100,001 environments are created on the host",
+    ]
+    for text, start in zip(found, starts, strict=True):
         assert text.startswith(start)
     assert not list(refusals.oddities(Settings("sac", "Some"), [REPLAY], spec, None, True))
