@@ -151,6 +151,21 @@ def test_charts_show_the_schedule() -> None:
     assert "\x1b[48;2;" in environment.text(state, colours=True)
 
 
+def test_episodes_begin_again() -> None:
+    environment = envs.make("rljax/JobShop-ft06")
+    first, state = environment.reset(jax.random.split(jax.random.key(0), 2))
+    step = jax.jit(environment.step)
+    for number, job in enumerate(OPTIMAL["ft06"]):
+        keys = jax.random.split(jax.random.key(number), 2)
+        result, state = step(keys, state, jnp.array([job, 0], jnp.int32))
+    assert result.terminated.tolist() == [True, False]
+    assert result.success is not None
+    assert result.success.tolist() == [True, False]
+    assert result.episode_return[0] == pytest.approx(-1.0, abs=1e-5)
+    assert not result.next_observation[MASK][0].any()
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x[0], y[0]), result.observation, first)
+
+
 def test_unknown_instances_are_refused() -> None:
     with pytest.raises(ValueError, match="Nearest: 'rljax/JobShop-ft06'"):
         envs.make("rljax/JobShop-ft6")
