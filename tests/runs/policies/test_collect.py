@@ -160,8 +160,9 @@ def test_provenance_says_whose_it_is(trained: Path) -> None:
 
 @pytest.mark.learn
 def test_actions_that_nobody_took_are_counted(tmp_path: Path) -> None:
+    settings = {"batch_size": 4, "warmup_steps": 4}
     out = small_runs.train(
-        "dqn", "CartPole-v1", 8, tmp_path / "dqn", {"batch_size": 4, "warmup_steps": 4}
+        "dqn", "CartPole-v1", 8, tmp_path / "dqn", settings, without_updates=True
     )
     for source, path in (("random", tmp_path / "one.npz"), ("replay", tmp_path / "one.hdf5")):
         data.main(["record", str(out), str(path), "--steps", "1", "--from", source])
