@@ -1,3 +1,1 @@
-"""Comparisons whose outcome is known: with another revision, with other people's files,
-under attacks and kills.
-"""
+"""Comparisons with another revision, and with other people's files."""

@@ -19,6 +19,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 
 from rljax.runs import run
@@ -80,13 +81,34 @@ AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+class Held(gymnasium.Wrapper):
+    """A Gymnasium environment in which each action is played for `length` steps.
+
+    The reward is their sum. An episode that ends in between ends the step.
+    """
+
+    def __init__(self, name: str, length: int) -> None:
+        super().__init__(gymnasium.make(name))
+        self.length = length
+
+    def step(self, action: Any) -> Any:
+        """Play one action."""
+        total = 0.0
+        for _ in range(self.length):
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return observation, total, terminated, truncated, info
+
+
 def environment(name: str, task: Task) -> str:
     """The environment in which an agent of the table learns."""
     label, _, length = name.partition(" ")
     if label != "sac_held":
         return task.env
     arguments = json.dumps({"name": task.gymnasium, "length": int(length)})
-    return f"{Path(__file__).with_name('held.py')}:Held?{arguments}"
+    return f"{Path(__file__)}:Held?{arguments}"
 
 
 def trained(name: str, task: Task, seeds: int, folder: Path) -> Path:

@@ -69,3 +69,9 @@ def assert_close(actual: Any, expected: Any, rtol: float = 1e-5, atol: float = 1
     """Two pytrees agree but for float32's rounding."""
     close = functools.partial(np.testing.assert_allclose, rtol=rtol, atol=atol)
     jax.tree.map(close, actual, expected)
+
+
+def standardised(rows: Any, observation: Any) -> np.ndarray:
+    """By the mean of a data set's rows, and by their std plus 1e-3."""
+    rows = doubles(rows)
+    return (doubles(observation) - rows.mean(axis=0)) / (rows.std(axis=0) + 1e-3)

@@ -11,8 +11,7 @@ import pytest
 
 from rljax.agent import EnvSpec, Transition
 from rljax.networks import inputs
-from tests.agents.reference import standardised
-from tests.networks.reference import assert_close, doubles, normal
+from tests.networks.reference import assert_close, doubles, normal, standardised
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 ROWS = np.random.default_rng(1).normal(0.3, 0.1, size=(12, 3)).astype(np.float32)
@@ -92,7 +91,7 @@ def test_data_are_standardised_without_clipping(successors: bool) -> None:
     data = transition(ROWS, ROWS + 1.0)
     statistics = of_data.prepare(of_data.create(SPEC), data)
     counted = np.concatenate([ROWS, ROWS + 1.0]) if successors else ROWS
-    expected = standardised(doubles(counted), FAR)
+    expected = standardised(counted, FAR)
     assert_close(of_data(statistics, FAR), expected, rtol=1e-4, atol=1e-4)
     assert of_data.batch(statistics, transition(FAR, FAR))[1] is statistics
     assert not of_data.perceives, "nothing is counted online"
@@ -105,7 +104,7 @@ def test_goals_have_the_statistics_of_states() -> None:
     pairs = np.concatenate([FAR, FAR + 1.0], axis=-1)
     batch = transition(pairs, pairs, actor_observation=jnp.asarray(pairs))
     seen, _ = of_data.batch(statistics, batch)
-    expected = np.concatenate([standardised(doubles(ROWS), x) for x in (FAR, FAR + 1.0)], axis=-1)
+    expected = np.concatenate([standardised(ROWS, x) for x in (FAR, FAR + 1.0)], axis=-1)
     for observation in (seen.observation, seen.next_observation, seen.extras["actor_observation"]):
         assert_close(observation, expected, rtol=1e-4, atol=1e-4)
 

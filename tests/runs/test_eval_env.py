@@ -101,6 +101,6 @@ def test_other_bounds_of_actions_are_noted() -> None:
         return gymnasium.wrappers.RescaleAction(gymnasium.make("Pendulum-v1", **options), -1, 1)
 
     gymnasium.register("UnitPendulum-v0", entry_point=unit, max_episode_steps=200)
-    experiment = experiments.prepare("td3", "Pendulum-v1", 100, eval_env="UnitPendulum-v0")
+    experiment = experiments.prepare("td3", "Pendulum-v1", 2_000, eval_env="UnitPendulum-v0")
     with pytest.warns(UserWarning, match="the bounds of actions in --eval-env 'UnitPendulum-v0'"):
         Training(experiment).close()

@@ -26,16 +26,18 @@ from scripts.checks import (
     compare_hindsight,
     compare_returns,
     compare_updates,
-    damaged_files,
-    hostile_environments,
-    hostile_files,
-    kill_runs,
-    random_commands,
     revisions,
     run_d3rlpy,
     watch_authors_file,
 )
 from scripts.checks.authors import learners, pairs
+from scripts.faults import (
+    damaged_files,
+    hostile_environments,
+    hostile_files,
+    kill_runs,
+    random_commands,
+)
 from tests.helpers import run_folders
 
 ROOT = Path(__file__).parents[2]

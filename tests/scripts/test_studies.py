@@ -160,7 +160,7 @@ def test_locks_are_tabled_by_when_they_open():
     of = {name: [0.75, 0.5, 1.0] for name in combination_lock.AGENTS}
     opened = {name: [30, 20, None, 10] for name in combination_lock.AGENTS}
     cell = {
-        "steps": 2_048,
+        "steps": dict.fromkeys(combination_lock.AGENTS, 2_048),
         "intervals": of,
         "opened": opened | {"ppo": [None]},
         "bc": 1.0,

@@ -402,11 +402,11 @@ def test_masks_beside_numbers_are_not_read_and_a_note_says_so() -> None:
 
 def test_other_names_of_masks_are_noted_and_two_masks_must_agree() -> None:
     class Elsewhere(Choosing):
-        def _info(self) -> dict[str, Any]:
+        def info(self) -> dict[str, Any]:
             return {"valid_actions": MASK, "mask": [1]}
 
     class Twice(WithPart):
-        def _info(self) -> dict[str, Any]:
+        def info(self) -> dict[str, Any]:
             return {"action_mask": np.ones(6)}
 
     with pytest.warns(UserWarning, match="gives info\\['valid_actions'\\], and masks"):
@@ -419,7 +419,7 @@ def test_other_names_of_masks_are_noted_and_two_masks_must_agree() -> None:
 @pytest.mark.parametrize(("value", "success"), [(np.ones((1, 1)), 1.0), (None, np.nan)])
 def test_success_is_one_number_or_missing(value: Any, success: float) -> None:
     class Reports(Choosing):
-        def _info(self) -> dict[str, Any]:
+        def info(self) -> dict[str, Any]:
             return {"is_success": value}
 
     hosted = serial(Reports([], last=1))
@@ -474,7 +474,7 @@ def test_columns_of_vector_environments_are_read() -> None:
 
 def test_a_wrong_first_mask_in_a_process_is_one_error() -> None:
     checked = functools.partial(Checked, Choosing([[2, 0] * 3]), "Choosing", 0)
-    made = AsyncVectorEnv([checked], autoreset_mode=AutoresetMode.DISABLED)
+    made = AsyncVectorEnv([checked], context="forkserver", autoreset_mode=AutoresetMode.DISABLED)
     with pytest.raises(EnvironmentFailed, match="with the value 2: it must be 1 where an action"):
         Hosted(made, "Choosing")
     made.close(terminate=True)

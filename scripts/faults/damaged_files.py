@@ -1,7 +1,7 @@
 """Damage data sets and folders of runs in random ways, read them by rljax's commands,
 and see that no damage is read as other numbers without a word.
 
-  python scripts/checks/damaged_files.py --number 300 --seed 0
+  python scripts/faults/damaged_files.py --number 300 --seed 0
 
 A case is a copy of a sound data set or run with one fault: flipped bits and bytes, a file that ends
 too soon, is empty, missing or of another kind, arrays with other names, shapes, types, lengths or
@@ -44,7 +44,7 @@ from rljax import datasets
 from rljax.cli.main import main as command_line
 from rljax.runs.checkpoints import CheckpointError
 from rljax.system.hardware import provenance
-from scripts.checks import random_commands
+from scripts.faults import random_commands
 from tests.datasets.files import arrays, hdf5, npz
 from tests.helpers import small_runs
 

@@ -1,7 +1,7 @@
 """Kill runs of fourteen kinds at random moments, resume them,
 and compare them with runs that were never stopped.
 
-  python scripts/checks/kill_runs.py --trials 100
+  python scripts/faults/kill_runs.py --trials 100
 
 A trial starts a command and sends it SIGKILL, SIGTERM or SIGINT at a random moment of its time,
 from the first import to the last evaluation. Then it does what a user would: `rljax resume` if the

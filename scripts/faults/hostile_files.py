@@ -1,7 +1,7 @@
 """Open hostile data files and folders of runs by rljax's commands,
 and watch what each command does.
 
-  python scripts/checks/hostile_files.py
+  python scripts/faults/hostile_files.py
 
 A case is a file or a folder that tries to run code, to open another file, to fill the memory, to
 wait for ever, or to end a command with a traceback. Each of its commands is a process of its own,

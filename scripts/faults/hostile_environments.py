@@ -1,6 +1,6 @@
 """Train in environments that misbehave, and see that each ends with the message that it must give.
 
-  python scripts/checks/hostile_environments.py
+  python scripts/faults/hostile_environments.py
 
 Each kind of environment trains by `rljax train` three times, each in a process of its own: called
 from within the compiled program, stepped beside it, and in processes (`async/`). A training fails

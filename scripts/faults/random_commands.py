@@ -1,7 +1,7 @@
 """Run random command lines of rljax, valid, nearly valid and absurd,
 and see that each ends as a user may expect.
 
-  python scripts/checks/random_commands.py --number 1000 --seed 0
+  python scripts/faults/random_commands.py --number 1000 --seed 0
 
 A command line is a subcommand with random agents, options and settings: values of the right kind,
 words one letter off, absurd numbers, options twice, without a value or from another command, and

@@ -1,0 +1,1 @@
+"""Faults on purpose: kills, damage, hostile environments, random command lines."""
