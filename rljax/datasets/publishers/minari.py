@@ -158,7 +158,6 @@ def _identity(name: str) -> str:
 
 
 def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Rows:
-    """All episodes by number."""
     numbered = (key for key in file if re.fullmatch(r"episode_[0-9]{1,18}", key))
     episodes = sorted(numbered, key=lambda key: int(key[8:]))
     if not episodes:

@@ -122,7 +122,6 @@ def _stacked(experiment: Experiment, config: Any) -> Any:
 
 
 def _check_spaces(experiment: Experiment, spec: EnvSpec, name: str) -> None:
-    """Raise `ValueError` where agent, data or base do not fit the environment."""
     settings, experience = experiment.settings, experiment.experience
     if experiment.dataset is not None:
         refusals.require_fit(experiment.dataset, spec, experience)
