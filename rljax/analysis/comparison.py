@@ -63,11 +63,6 @@ def median(tasks: TaskScores) -> Any:
     return np.median([estimators.mean(task, axis=-1) for task in tasks], axis=0)
 
 
-def median_of_runs(tasks: TaskScores) -> Any:
-    """Median of the runs of the first of `tasks`."""
-    return np.median(tasks[0], axis=-1)
-
-
 def optimality_gap(tasks: TaskScores) -> Any:
     """The mean distance of runs below 1; 0 for a run above it. Less is better."""
     return 1.0 - mean([np.minimum(task, 1.0) for task in tasks])

@@ -223,7 +223,8 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
         structure.unflatten(side) for side in zip(*(c.finished() for c in columns), strict=True)
     )
     fields = dict[str, str](zip(base.FIELDS, (*keys, "observations"), strict=True))
-    joined = minari_arrays.joined_signals(signals)
+    names = sorted(set.intersection(*map(set, signals)))
+    joined = {name: np.concatenate([each[name] for each in signals]) for name in names}
     return Rows(
         name, fields, observation, action, reward, terminated, truncated, successor, signals=joined
     )
