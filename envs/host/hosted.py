@@ -35,7 +35,7 @@ class Hosted:
 
     Attributes:
         spaces: the environment's own spaces, and their translation.
-        action_bounds: low [A] and high [A] of the environment's actions; None if discrete.
+        action_bounds: see `Actions.bounds`.
         success: [N] float64, of each environment's last whole episode: 1 or 0 by "success" or
             "is_success" in its last `info`, NaN without these.
         save_failure: why the last `save` returned None; None if it did not.

@@ -57,8 +57,7 @@ class TrainingPlan:
     spaces: dict[str, Any] | None  # the environment's own, see `_described_spaces`
     warnings: tuple[str, ...] = ()  # about the data set and learning rates
     terminal: TerminalValues | None = None  # metrics of the data set's terminal rows
-    # how unequally rows are drawn, ready for JSON; None where all are equal
-    weights: dict[str, Any] | None = None
+    weights: dict[str, Any] | None = None  # see `Data`
 
     @property
     def multiple(self) -> int:
