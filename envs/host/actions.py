@@ -36,7 +36,7 @@ class Actions:
         """
         self.space, self.name = space, name
         self._leaves = _leaves(space, name, space)
-        boxes = [box_bounds(leaf, name) for leaf in self._leaves if isinstance(leaf, spaces.Box)]
+        boxes = [_bounds(leaf, name) for leaf in self._leaves if isinstance(leaf, spaces.Box)]
         each = [_numbers(leaf) for leaf in self._leaves if not isinstance(leaf, spaces.Box)]
         self._low, self._high = (
             np.concatenate([np.empty(0, np.float32), *(x[side] for x in boxes)]) for side in (0, 1)
@@ -146,14 +146,7 @@ class Actions:
         return part.astype(space.dtype), behind
 
 
-def box_bounds(space: spaces.Space, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The lowest and the highest action of the environment `name`, [A] each.
-
-    Raises `TypeError` unless actions are a Box of floats, and `ValueError` without finite bounds or
-    a dimension.
-    """
-    if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
-        raise _unknown(name, space)
+def _bounds(space: spaces.Box, name: str) -> tuple[np.ndarray, np.ndarray]:
     low, high = space.low.ravel(), space.high.ravel()
     if not low.size:
         raise ValueError(
@@ -205,7 +198,11 @@ def _leaves(space: spaces.Space, name: str, whole: spaces.Space) -> list[Any]:
     is_box = isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating)
     if is_box or isinstance(space, (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
         return [space]
-    raise _unknown(name, whole)
+    raise TypeError(
+        f"'{name}' acts in {whole}, agents act in a Box of floats, in Discrete, MultiDiscrete or "
+        "MultiBinary spaces, or in a Tuple or Dict of them. Wrap the environment in a "
+        "gymnasium.ActionWrapper that offers one of these."
+    )
 
 
 def _numbers(space: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -216,11 +213,3 @@ def _numbers(space: Any) -> tuple[np.ndarray, np.ndarray]:
         number = math.prod(space.shape)
         return np.full(number, 2), np.zeros(number, np.int64)
     return space.nvec.ravel().astype(np.int64), np.asarray(space.start, np.int64).ravel()
-
-
-def _unknown(name: str, space: spaces.Space) -> TypeError:
-    return TypeError(
-        f"'{name}' acts in {space}, agents act in a Box of floats, in Discrete, MultiDiscrete or "
-        "MultiBinary spaces, or in a Tuple or Dict of them. Wrap the environment in a "
-        "gymnasium.ActionWrapper that offers one of these."
-    )

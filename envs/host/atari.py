@@ -140,7 +140,8 @@ def _covered(length: int) -> tuple[np.ndarray, np.ndarray]:
 
 def names() -> list[str]:
     """The names of all games. Raises `MissingPackageError`."""
-    _register()
+    ale = import_package("atari", "ale_py", "pip install 'rljax[atari]'", package="ale-py")
+    ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)  # no banner
     games = (name.removeprefix("ALE/") for name in gymnasium.registry if name.startswith("ALE/"))
     return sorted(f"atari/{game.removesuffix('-v5')}" for game in games if game.endswith("-v5"))
 
@@ -172,8 +173,3 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
     if not whole_games:  # there the pictures are also forgotten where a life ends
         hosted.spec = dataclasses.replace(hosted.spec, stack=PICTURES)
     return hosted
-
-
-def _register() -> None:
-    ale = import_package("atari", "ale_py", "pip install 'rljax[atari]'", package="ale-py")
-    ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)  # no banner

@@ -169,7 +169,6 @@ def _imported(name: str) -> str:
 
 
 def _registered(make: Callable[..., Any], name: str, make_kwargs: dict[str, Any]) -> Any:
-    """What `make` returns for a registered environment."""
     bare, arguments = parsed(name)
     within, module = _imported(name), bare.rpartition(":")[0]
     try:
@@ -250,7 +249,6 @@ class WithoutPart(gymnasium.ObservationWrapper):
 
 
 def _made_of_class(name: str, make_kwargs: dict[str, Any]) -> Any:
-    """An environment of a user's class, which may have a `max_episode_steps`."""
     made_by: Any = custom.load(name)
     limit = getattr(made_by, "max_episode_steps", None)
     spec = EnvSpec(f"{made_by.__name__}-v0", made_by, max_episode_steps=limit)

@@ -35,7 +35,7 @@ class Hosted:
 
     Attributes:
         spaces: the environment's own spaces, and their translation.
-        action_bounds: low [A] and high [A] of the environment's actions; None if discrete.
+        action_bounds: see `Actions.bounds`.
         success: [N] float64, of each environment's last whole episode: 1 or 0 by "success" or
             "is_success" in its last `info`, NaN without these.
         save_failure: why the last `save` returned None; None if it did not.
@@ -147,7 +147,9 @@ class Hosted:
                 observation = self._begin_again(next_observation, ended)
             self._require_finite(observation, "observation")
         self._require_finite(next_observation, "observation")
-        after = self._after(next_observation, action, single)
+        after, bare = next_observation, self._bare_spec
+        if bare is not None:
+            after = last_step.with_last_step(after, action, single, bare, np)
         next_observation = self._observation = self._with_time(after, episode_length)
         if ended.any():
             self._observation = self._with_time(self._begun(observation, after, ended))
@@ -261,11 +263,6 @@ class Hosted:
         if self._bare_spec is None:
             return observation
         return last_step.first(observation, self._bare_spec, (self.num_envs,), np)
-
-    def _after(self, observation: Any, action: np.ndarray, reward: np.ndarray) -> Any:
-        if self._bare_spec is None:
-            return observation
-        return last_step.with_last_step(observation, action, reward, self._bare_spec, np)
 
     def _begun(self, observation: Any, after: Any, ended: np.ndarray) -> Any:
         """Observations to act on: first ones where an episode `ended` [N], `after` elsewhere."""

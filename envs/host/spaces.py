@@ -58,7 +58,9 @@ class Spaces:
         named = _named(observation, name, self.action_size if self.discrete else 0)
         if named:
             self.observation_shape: tuple[int, ...] = ()
-            self._rest = _free(REST, named)
+            self._rest = REST
+            while any(key == self._rest for key, _ in named.values()):
+                self._rest += "_"
             self.parts, self.note = _parts(observation, named, self._rest, name)
         else:
             self.observation_shape, self._channels, self.note = _agents_view(observation, name)
@@ -105,10 +107,10 @@ class Spaces:
         result = self._observed(observation, leading)
         if not self.masked:
             return result
-        return {
-            **(result if self._names else {ONLY: result}),
-            MASK: self._mask(mask, leading, last),
-        }
+        if mask is None:
+            raise ValueError(f"an info without {MASK!r}, which the first reset had. {CORRECT}")
+        parts = result if self._names else {ONLY: result}
+        return {**parts, MASK: self.actions.mask(mask, leading, last)}
 
     def _observed(self, observation: Any, leading: tuple[int, ...]) -> Any:
         if self._names:
@@ -128,11 +130,6 @@ class Spaces:
             return flattened(self.observation, observation, leading)
         array = as_array(self.observation, observation, leading)
         return _copied(array, self._channels, self._dtype)
-
-    def _mask(self, mask: Any, leading: tuple[int, ...], last: Any) -> np.ndarray:
-        if mask is None:
-            raise ValueError(f"an info without {MASK!r}, which the first reset had. {CORRECT}")
-        return self.actions.mask(mask, leading, last)
 
     def leading(self, observation: Any) -> tuple[int, ...]:
         """The leading axes of the environment's own observations: (N,) for N; () for one, or if
@@ -240,13 +237,6 @@ def _parts(
     return tuple(sorted(parts, key=lambda part: part.name)), note
 
 
-def _free(name: str, named: dict[Path, tuple[str, Any]]) -> str:
-    """`name`, with underscores appended until it differs from the names of all pictures."""
-    while any(key == name for key, _ in named.values()):
-        name += "_"
-    return name
-
-
 def _at(tree: Any, path: Path) -> Any:
     """The part of an observation or space at a path. Raises `ValueError` if there is none."""
     for key in path:
@@ -269,7 +259,6 @@ def _shown(path: Path) -> str:
 
 
 def _copied(array: np.ndarray, channels: Channels | None, dtype: str) -> np.ndarray:
-    """A new array of a dtype, with a picture's channels last."""
     if channels == "first":
         array = np.moveaxis(array, -3, -1)
     with np.errstate(over="ignore"):  # values too large for float32 are reported as not finite

@@ -1,12 +1,8 @@
 """Job shop scheduling: place the operations of J jobs on M machines so that the last one ends
 early.
 
-docs/environments.md has the task. An action places a job's next operation behind all that its
-machine already has (a semi-active schedule):
-
-    start = max(ready time of the job, ready time of the machine),     end = start + duration
-
-Actions of finished jobs are masked and change nothing.
+docs/environments.md has the task. Schedules are semi-active; actions of finished jobs change
+nothing.
 
 Instances: Fisher and Thompson, 1963 (ft06, ft10); Lawrence, 1984 (la01), in Beasley's OR-Library,
 J. Oper. Res. Soc. 41, 1990; ft10's optimum: Carlier and Pinson, Management Science 35, 1989.

@@ -1,13 +1,10 @@
 """Lights out: press cells until the lights equal the goal.
 
-docs/environments.md has the task. `rljax/LightsOut-MxN` has M rows and N columns; `-dense` and
-`-test` may follow, in this order. The goal is k distinct presses away, k uniform:
+docs/environments.md has the task. The goal is k distinct presses away, k uniform:
 
     training  1 <= k < floor(M N / 2)            -test  floor(M N / 2) <= k < M N
 
-With n the number of presses needed,
-
-    reward = solved - 0.1                        -dense  reward = n_before - n_after + solved
+With `-dense`, reward = n_before - n_after + solved for the number n of presses needed.
 
 Rules: Ghugare et al., arXiv:2602.05999, except for n where the matrix of presses is singular, as at
 4x4: it counts the smallest set with the same effect. The k presses may then cancel out: the episode

@@ -100,11 +100,8 @@ class Pipeline:
 
     An action of 1 raises the gate's flow rate, from 0 to 200, by 1. The observation [52] holds the
     outlet's flow rate, the target, the outlet's 25 flow rates before, and the last 25 actions, each
-    from the newest to the oldest. With outlet and target of the next observation:
-
-        reward = (0.01 (200 - |outlet - target|))^2 - 3
-
-    Resets draw a new target, and so does each step with probability 0.003.
+    from the newest to the oldest. The reward of docs/environments.md is of the outlet and the
+    target in the next observation.
     """
 
     params = None

@@ -63,14 +63,9 @@ def median(tasks: TaskScores) -> Any:
     return np.median([estimators.mean(task, axis=-1) for task in tasks], axis=0)
 
 
-def median_of_runs(tasks: TaskScores) -> Any:
-    """Median of the runs of the first of `tasks`."""
-    return np.median(tasks[0], axis=-1)
-
-
-def optimality_gap(tasks: TaskScores, target: float = 1.0) -> Any:
-    """The mean distance of runs below `target`; 0 for a run above it. Less is better."""
-    return target - mean([np.minimum(task, target) for task in tasks])
+def optimality_gap(tasks: TaskScores) -> Any:
+    """The mean distance of runs below 1; 0 for a run above it. Less is better."""
+    return 1.0 - mean([np.minimum(task, 1.0) for task in tasks])
 
 
 MEASURES: dict[str, Measure] = {
@@ -120,17 +115,13 @@ def _interval(measure: Callable[..., Any], *groups: ArrayLike) -> list[float]:
     return [float(x) for x in (estimate.value, *bounds)]
 
 
-def sample_efficiency(
-    scores: Mapping[str, Scores],
-    measure: Measure = iqm,
-    **bootstrap: Any,
-) -> dict[str, Estimate]:
-    """Each agent's score over all tasks at each of S steps, an `Estimate` of arrays [S].
+def sample_efficiency(scores: Mapping[str, Scores], **bootstrap: Any) -> dict[str, Estimate]:
+    """Each agent's IQM over all tasks at each of S steps, an `Estimate` of arrays [S].
 
     `scores` are [runs, tasks, S], or [runs, S] by task. Runs are drawn with all their steps.
     """
     return {
-        agent: _estimate([[task.T for task in tasks]], measure, **bootstrap)
+        agent: _estimate([[task.T for task in tasks]], iqm, **bootstrap)
         for agent, tasks in _check(scores, 2).items()
     }
 

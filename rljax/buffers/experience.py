@@ -71,17 +71,17 @@ class Column:
 
 
 class Supply(NamedTuple):
-    """What a run offers its agent to learn from."""
+    """What a run offers its agent to learn from: mostly its settings."""
 
     agent: str
     env: str = ""  # "none" for a data set without an environment
     data: str | None = None
     all_tasks: str | None = None  # the whole data set, where this one is cut for one task
-    then_online: int = 0  # environment steps after the updates from the data set
+    then_online: int = 0
     eval_env: str | None = None
-    weights: str = "uniform"  # of the data set's rows
+    weights: str = "uniform"
     data_on_host: bool = False
-    offline_share: Any = 0.5  # of the data set in mixed batches
+    offline_share: Any = 0.5
 
 
 @declaration

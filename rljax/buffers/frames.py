@@ -13,8 +13,6 @@ import jax
 import numpy as np
 from flax import struct
 
-from rljax.agent import Array
-
 LARGE = 1024  # bytes of an observation that is stored once; two copies of smaller ones are faster
 BLOCK = 1 << 24  # bytes compared at a time
 
@@ -163,8 +161,5 @@ def _both(function: Callable[..., tuple[Any, Any]], tree: Any, *others: Any) -> 
 
 def distinct_bytes(tree: Any) -> int:
     """Bytes of a tree, where pictures that two `Frames` share count once."""
-    return sum({id(x): x.nbytes for x in map(_array, jax.tree.leaves(tree))}.values())
-
-
-def _array(x: Array | np.ndarray) -> Any:
-    return x if hasattr(x, "nbytes") else np.asarray(x)
+    arrays = [x if hasattr(x, "nbytes") else np.asarray(x) for x in jax.tree.leaves(tree)]
+    return sum({id(x): x.nbytes for x in arrays}.values())

@@ -34,9 +34,8 @@ SMALLEST = 1e-6  # added to all priorities: each row can be drawn again; OpenAI 
 
 
 class Pending(struct.PyTreeNode):
-    """Priorities of an iteration, written with the next stored step.
-
-    On the CPU, a program that both writes to a donated buffer and gathers from it would copy it.
+    """Priorities of an iteration, written with the next stored step: see
+    `rljax.training.drivers.hosted`.
     """
 
     row: Array  # [P, U, B] int32

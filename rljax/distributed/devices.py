@@ -119,10 +119,12 @@ class Spread:
             return tree
         shared, whole = NamedSharding(self.mesh, spec), NamedSharding(self.mesh, PartitionSpec())
         if processes.is_distributed() and any(map(_is_partly_remote, jax.tree.leaves(tree))):
-            in_place = [
-                _has_sharding(x, shared if np.ndim(x) else whole) for x in jax.tree.leaves(tree)
-            ]
-            return tree if all(in_place) else self._moved(tree, spec)
+            in_place = all(
+                _is_partly_remote(x)
+                and x.sharding.is_equivalent_to(shared if x.ndim else whole, x.ndim)
+                for x in jax.tree.leaves(tree)
+            )
+            return tree if in_place else self._moved(tree, spec)
 
         def put(x: Any) -> Any:
             sharding = shared if np.ndim(x) else whole
@@ -177,10 +179,6 @@ def _aligned(x: Any) -> Any:
 
 def _is_partly_remote(x: Any) -> bool:
     return isinstance(x, jax.Array) and not isinstance(x, Tracer) and not x.is_fully_addressable
-
-
-def _has_sharding(x: Any, sharding: Sharding) -> bool:
-    return _is_partly_remote(x) and x.sharding.is_equivalent_to(sharding, x.ndim)
 
 
 def _distributed(x: Any, sharding: Sharding) -> jax.Array:

@@ -79,7 +79,6 @@ class RayCluster:
 
 
 def _run_in_folder(folder: str, function: Callable[..., bool], arguments: tuple[Any, ...]) -> bool:
-    """Call `function` in the user's folder, if it exists."""
     if Path(folder).is_dir():
         os.chdir(folder)
     return function(*arguments)

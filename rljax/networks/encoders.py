@@ -15,8 +15,6 @@ The convolutions, by `EncoderSettings.encoder`:
     efficient  32 5x5 stride 5, 64 5x5 stride 5, a dense layer of 256                            [5]
     auto       nature from 36 pixels on, small below
 
-ReLU follows convolutions, the agent's activation the dense layer.
-
 [1] Mnih et al., DQN, Nature 518, 2015
 [2] Espeholt et al., IMPALA, arXiv:1802.01561, figure 3, the large architecture
 [3] Young and Tian, MinAtar, arXiv:1903.03176

@@ -70,7 +70,6 @@ class Interrupt:
         self._announce(number)
 
     def _announce(self, number: int) -> None:
-        """Say once that the request was heard."""
         if not self._announced:
             self._announced = True
             self._say(

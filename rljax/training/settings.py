@@ -26,35 +26,36 @@ WEIGHTS = {  # weights of a data set's rows, and the setting of each
 class Settings:
     """All settings of a run except the agent's hyperparameters.
 
-    Steps are each learner's environment steps, or updates from a data set alone.
+    `rljax train --help` explains what has no comment here. Steps are each learner's environment
+    steps, or updates from a data set alone.
     """
 
-    agent: str  # name, or path of a user's own file
-    env: str  # environment, such as "Hopper-v5" or "brax/ant"; "none" for a data set without one
+    agent: str
+    env: str  # "none" for a data set without one
     steps: int = 1_000_000
     seeds: tuple[int, ...] = (0,)  # one learner per seed
-    data: str | None = None  # data set, such as "d4rl/hopper-medium-v2", or a file
-    then_online: int = 0  # environment steps of each learner after the updates from the data set
-    offline_share: float | str = 0.5  # of the data set in batches with new experience: `share_of`
-    weights: str = "uniform"  # of the data set's rows, by their trajectories' scores: see `WEIGHTS`
-    weights_alpha: float = 0.1  # temperature of "return" and "advantage"; scores lie in [0, 1]
-    weights_share: float = 0.1  # of the trajectories, which "top" keeps
+    data: str | None = None
+    then_online: int = 0
+    offline_share: float | str = 0.5
+    weights: str = "uniform"
+    weights_alpha: float = 0.1
+    weights_share: float = 0.1
     preset: str | None = None  # variant whose presets come after those of the environment
     without_updates: bool = False  # train although the run ends before its first update
     data_on_host: bool = False  # keep a data set that the device cannot hold in the host's memory
     log_every: int = 1_000  # steps between lines of metrics, and where Ctrl-C takes effect
-    eval_every: int = 10_000  # steps between evaluations
-    eval_env: str | None = None  # environment that evaluations play in; None: `env`
-    eval_episodes: int = 10  # complete episodes per evaluation and learner
-    checkpoint_every: int | None = None  # steps between checkpoints; None: about 10 minutes
-    keep_checkpoints: int = 2  # number of newest checkpoints to keep
+    eval_every: int = 10_000
+    eval_env: str | None = None
+    eval_episodes: int = 10
+    checkpoint_every: int | None = None
+    keep_checkpoints: int = 2
     online: Mapping[str, Any] | None = None  # hyperparameters that change with `then_online`
-    base: str | None = None  # folder of another run; its policy is an input of the agent
-    from_run: str | None = None  # folder of another run, with parts of which learners begin
-    from_parts: tuple[str, ...] = ()  # parts of State to take from it; (): all that both have
+    base: str | None = None
+    from_run: str | None = None  # --from
+    from_parts: tuple[str, ...] = ()
     schedule: Mapping[str, Any] | None = None  # see `rljax.training.schedules.schedule`
-    tensorboard: bool = False  # write TensorBoard events to the run's folder
-    wandb: str | None = None  # Weights & Biases project; WANDB_MODE=offline keeps it local
+    tensorboard: bool = False
+    wandb: str | None = None
 
     @property
     def evaluated_in(self) -> str:

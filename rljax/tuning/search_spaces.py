@@ -22,20 +22,19 @@ METHODS = ("random", "tpe", "hyperband", "pbt")
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
-    """The protocol of a sweep."""
+    """The protocol of a sweep. `rljax sweep --help` explains the fields."""
 
     method: str = "tpe"  # one of METHODS
-    trials: int = 64  # number of settings that are tried
-    population: int = 16  # trials of a generation, unless of hyperband, or pbt's learners
-    tuning_seeds: tuple[int, ...] = (0, 1, 2)  # of each trial
-    test_seeds: tuple[int, ...] = tuple(range(100, 110))  # of the result
-    every: int | None = None  # steps between pbt's changes; None: a twentieth of all
-    eta: int = 3  # hyperband keeps one of `eta` trials, and gives it `eta` times the steps
-    min_steps: int | None = None  # steps of hyperband's shortest trials; None: a 27th of all
-    search_seed: int = 0  # the sampler's seed
-    storage: str | None = None  # URL for Optuna; None: an SQLite file in the sweep's folder
-    study: str = "sweep"  # the study's name in the storage
-    # on means of signals per episode, "cost=25"; trials beyond one are worse than others
+    trials: int = 64
+    population: int = 16
+    tuning_seeds: tuple[int, ...] = (0, 1, 2)
+    test_seeds: tuple[int, ...] = tuple(range(100, 110))
+    every: int | None = None
+    eta: int = 3
+    min_steps: int | None = None
+    search_seed: int = 0
+    storage: str | None = None
+    study: str = "sweep"
     limits: tuple[str, ...] = ()
 
 

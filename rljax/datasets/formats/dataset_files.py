@@ -7,11 +7,8 @@ provenance, under `metadata` (.npz) or `metadata/rljax` (.hdf5). Signals are `si
 K...]; a cost may also be `costs` or `cost`. Several discrete actions are [N, K] integers, with
 `choices` in the metadata.
 
-Other files may use the names in `ALIASES`; the first that is there counts. `done` and `dones` are
-terminals, less any time limits; beside `terminals`, ends of both kinds. Beside `masks` [N], which
-is 0 in terminal rows, they and `terminals` are ends of both kinds, as are `dones_float` and
-`episode_terminals` [N], `episode_starts` [N] and `episode_lengths` [episodes]. Ends that are not
-terminal are truncated.
+Other files may use the names in `ALIASES`; the first that is there counts. docs/datasets.md says
+how their marks of ends are read.
 """
 
 from __future__ import annotations
@@ -138,7 +135,6 @@ def _first(file: Mapping[str, Any], keys: Sequence[str]) -> str | None:
 
 
 def _rows(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
-    """All rows of a file, and notes on assumptions."""
     rows = other_layouts.read(name, file)
     if rows is not None:
         return rows

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,24 +37,14 @@ def write_archive(dataset: OfflineDataset, path: Path) -> Path:
     return path
 
 
-def write_hdf5(dataset: OfflineDataset, path: Path, infos: Mapping[str, Any] | None = None) -> Path:
-    """Write `dataset` as an HDF5 file in D4RL's layout, and return its path.
-
-    `infos` of [N, ...] become `infos/NAME`; `ValueError` if they have another length.
-    """
+def write_hdf5(dataset: OfflineDataset, path: Path) -> Path:
+    """Write `dataset` as an HDF5 file in D4RL's layout, and return its path."""
     import h5py
 
     path = with_suffix(path, SUFFIXES[1:])
-    arrays = _arrays(dataset)
-    for key, value in (infos or {}).items():
-        if len(value) != dataset.num:
-            raise ValueError(
-                f"infos['{key}'] has {len(value)} rows, the dataset has {dataset.num}."
-            )
-        arrays[f"infos/{key}"] = value
     texts = {"env": dataset.env, "algorithm": dataset.provenance.get("algorithm")}
     with atomic(path) as temporary, h5py.File(temporary, "w") as file:
-        for key, value in arrays.items():
+        for key, value in _arrays(dataset).items():
             file.create_dataset(
                 key, data=value, compression="gzip", compression_opts=1, shuffle=True
             )
@@ -101,11 +91,7 @@ def _description(dataset: OfflineDataset) -> str:
         description |= {"format": FORMAT_OF_ALL, "observation": observation}
     if dataset.choices or not dataset.discrete:
         description["num_actions"] = None
-    return json.dumps(description, default=_json_able)
-
-
-def _json_able(value: Any) -> Any:
-    return value.name if isinstance(value, Path) else value.tolist()
+    return json.dumps(description, default=lambda x: x.name if isinstance(x, Path) else x.tolist())
 
 
 def with_suffix(path: Path, suffixes: tuple[str, ...] = SUFFIXES) -> Path:

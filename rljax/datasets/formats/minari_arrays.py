@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -146,12 +146,6 @@ def signals(episode: Mapping[str, Any], name: str, key: str, steps: int) -> dict
                 f"{steps} rewards. Download it again."
             )
     return columns
-
-
-def joined_signals(episodes: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Signals [N, K...] of all episodes."""
-    names = sorted(set.intersection(*map(set, episodes)))
-    return {name: np.concatenate([signals[name] for signals in episodes]) for name in names}
 
 
 def with_signals(arrays: dict[str, Any], signals: Mapping[str, np.ndarray]) -> dict[str, Any]:

@@ -101,7 +101,6 @@ def _named(observation: Any) -> list[tuple[str | None, Any]]:
 
 
 def _columns(file: str, description: Any) -> Iterator[ArrayDescription]:
-    """The described columns, checked."""
     right = "a list of the arrays of an observation, each with 'name', 'shape', 'dtype' and 'once'"
     if not isinstance(description, list) or not 0 < len(description) <= MOST_PARTS:
         raise schema.wrong(file, "observation", description, right)

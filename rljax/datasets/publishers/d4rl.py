@@ -1,20 +1,9 @@
 """D4RL's datasets, read by its rules, but without its leak at terminals.
 
 A file holds `observations` [M, O], `actions` [M, A], `rewards` [M] or [M, 1], `terminals` [M],
-mostly `timeouts` [M], and, of the locomotion sets v1 and v2, `next_observations` [M, O]. D4RL's
-`qlearning_dataset` makes these transitions of them [1, d4rl/__init__.py]:
-
-    rows          i = 0 .. M-2; without the last, which has no successor
-    end by time   e_i = timeouts_i, or see `time_limits`
-    dropped       rows with e_i, also terminal ones
-    s', d         observations_{i+1}, terminals_i
-
-`read` keeps these rows, and differs in s' alone:
-
-- `next_observations` are s' where the file stores them.
-- Elsewhere a terminal row's s' is its own observation.
-
-d4rl.csv is of [1, d4rl/infos.py].
+mostly `timeouts` [M], and, of the locomotion sets v1 and v2, `next_observations` [M, O]. `read`
+keeps the rows of `qlearning_dataset` [1, d4rl/__init__.py]; docs/datasets.md has its rules, and
+where successors differ from its s'. d4rl.csv is of [1, d4rl/infos.py].
 
 [1] Fu et al., arXiv:2004.07219; Farama-Foundation/D4RL at 89141a6.
 """

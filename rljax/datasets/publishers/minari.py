@@ -158,7 +158,6 @@ def _identity(name: str) -> str:
 
 
 def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Rows:
-    """All episodes by number."""
     numbered = (key for key in file if re.fullmatch(r"episode_[0-9]{1,18}", key))
     episodes = sorted(numbered, key=lambda key: int(key[8:]))
     if not episodes:
@@ -224,7 +223,8 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
         structure.unflatten(side) for side in zip(*(c.finished() for c in columns), strict=True)
     )
     fields = dict[str, str](zip(base.FIELDS, (*keys, "observations"), strict=True))
-    joined = minari_arrays.joined_signals(signals)
+    names = sorted(set.intersection(*map(set, signals)))
+    joined = {name: np.concatenate([each[name] for each in signals]) for name in names}
     return Rows(
         name, fields, observation, action, reward, terminated, truncated, successor, signals=joined
     )

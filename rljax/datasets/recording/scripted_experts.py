@@ -8,8 +8,8 @@
     scene       trajectories in which the cube leaves the camera's view are recorded again
     number      `EPISODES` trajectories, and a tenth as many for validation
 
-Departs from it: each trajectory's random numbers come from the seed and its number, and actions are
-rounded to float32 before the environment takes them.
+Departs from it: each trajectory has random numbers of its own, and actions are rounded to float32
+before the environment takes them.
 
 Source: Park et al., arXiv:2410.20092; seohongpark/ogbench, data_gen_scripts/generate_manipspace.py
 and commands.sh.
@@ -280,7 +280,8 @@ def _collect(
             return
         context = multiprocessing.get_context("spawn")
         workers = min(processes, max(len(missing), 1))
-        pool = ProcessPoolExecutor(workers, context, _ignore_interrupts)
+        ignored = (signal.SIGINT, signal.SIG_IGN)  # interrupts reach all processes
+        pool = ProcessPoolExecutor(workers, context, signal.signal, ignored)
         try:
             futures = [pool.submit(_write, task, number, pieces[number]) for number in missing]
             for future in as_completed(futures):
@@ -299,10 +300,6 @@ def _write(task: RecordingTask, number: int, piece: Path) -> None:
 @functools.lru_cache(maxsize=1)
 def _collector(task: RecordingTask) -> Collector:
     return Collector(task)  # it takes seconds
-
-
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _joined(pieces: list[Path]) -> dict[str, np.ndarray]:

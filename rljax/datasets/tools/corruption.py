@@ -54,11 +54,7 @@ def corrupt(
     seed: int = 0,
     attacker: Attacker | None = None,
 ) -> OfflineDataset:
-    """A copy of the data set with elements corrupted in part of the rows.
-
-    A row is corrupted where U(0, 1) < `rate`, drawn anew for each element; later attacks see
-    earlier elements corrupted. z starts at 2 scale std (U(0, 1) - 1/2), and Adam is reset after
-    every step. Masks and random noise, but not the first z, equal those of [2] bit for bit.
+    """A copy of the data set with elements corrupted in part of the rows, as docs/datasets.md says.
 
     Raises `ValueError` for wrong arguments, and an attacker that is missing or does not fit.
     """

@@ -8,7 +8,7 @@ For a row (s, a, r, s') of the source:
   (a^, r^) replaces (a, r) where |F(s, a^) - s'| < |F(s, a) - s'|   in standard deviations of the
                                                                     target's s' - s
 
-Terminal rows stay as they are. The authors have no code; ours are the models, c and the norm.
+Terminal rows stay as they are. docs/datasets.md says what is ours.
 
 [1] Selective transition correction, arXiv:2602.05776
 """

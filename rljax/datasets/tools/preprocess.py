@@ -118,15 +118,10 @@ def top_fraction(dataset: OfflineDataset, fraction: float, discount: float = 1.0
 def row_weights(
     dataset: OfflineDataset, name: str, alpha: float = 0.1, share: float = 0.1
 ) -> np.ndarray:
-    """[N] float64: the probability to draw each row.
+    """[N] float64: the probability to draw each row, by docs/datasets.md.
 
-    "return": proportional to exp(score / alpha), the score being the trajectory's undiscounted
-    return, scaled to [0, 1] over the trajectories. "advantage": the same with the return minus a
-    linear fit on first observations. Both are of arXiv:2306.13085
-    (Improbable-AI/harness-offline-rl). "top": equal on the rows that `top_fraction` keeps with
-    `share`, else 0.
-
-    Raises `ValueError` if all have the same score.
+    "return" and "advantage" are of arXiv:2306.13085 (Improbable-AI/harness-offline-rl). Raises
+    `ValueError` if all have the same score.
     """
     starts, lengths = dataset.episode_starts, dataset.episode_lengths
     if len(starts) < 2:

@@ -111,7 +111,6 @@ def _learn(
     updates: int,
     batch_size: int,
 ) -> tuple[networks.Network, Array]:
-    """The best network on the held-out rows."""
     adam = optax.adam(optax.linear_schedule(1.0, 0.0, updates * EVALUATIONS))
 
     def loss(network: Any, x: Array, y: Array) -> Array:

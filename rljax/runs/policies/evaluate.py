@@ -35,8 +35,7 @@ def evaluate_run(
 
     Returns the learners' records, their summary, and the cost of an action, ready for JSON.
 
-    `config` has new values of settings that the agent's `acting` names. With `hold`, the policy
-    decides once in `hold` steps.
+    `config` is that of `load_all`. With `hold`, the policy decides once in `hold` steps.
 
     Raises `ValueError` for an unfit environment, and the errors of `load_all`.
     """

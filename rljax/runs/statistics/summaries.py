@@ -24,11 +24,10 @@ def summarise(evaluations: Sequence[Record]) -> dict[str, Any]:
 
     `rljax.runs.schema` has the records' fields; lists have a value per episode.
 
-    An entry has `step`, `mean` and `iqm` (of the learners' mean returns), `interval` ([low, high],
-    the 95 % bootstrap interval of that IQM over learners), `score` and `success` (means), perhaps
-    `signals` (means of their sums over episodes by name), and `learners`: of each its `learner`,
-    `seed`, `step`, and the same numbers over its episodes. A number is None where it does not
-    exist, and from returns that are not finite.
+    An entry has `step`, the `mean`, `iqm` and `interval` ([low, high]) of docs/runs.md, `score` and
+    `success` (means), perhaps `signals` (means of their sums over episodes by name), and
+    `learners`: of each its `learner`, `seed`, `step`, and the same numbers over its episodes. A
+    number is None where it does not exist, and from returns that are not finite.
 
     `final` is the last step at which every learner was evaluated. `best` is the first step with the
     highest mean over learners; each learner has its own.

@@ -57,8 +57,7 @@ class TrainingPlan:
     spaces: dict[str, Any] | None  # the environment's own, see `_described_spaces`
     warnings: tuple[str, ...] = ()  # about the data set and learning rates
     terminal: TerminalValues | None = None  # metrics of the data set's terminal rows
-    # how unequally rows are drawn, ready for JSON; None where all are equal
-    weights: dict[str, Any] | None = None
+    weights: dict[str, Any] | None = None  # see `Data`
 
     @property
     def multiple(self) -> int:
@@ -122,7 +121,6 @@ def _stacked(experiment: Experiment, config: Any) -> Any:
 
 
 def _check_spaces(experiment: Experiment, spec: EnvSpec, name: str) -> None:
-    """Raise `ValueError` where agent, data or base do not fit the environment."""
     settings, experience = experiment.settings, experiment.experience
     if experiment.dataset is not None:
         refusals.require_fit(experiment.dataset, spec, experience)

@@ -78,21 +78,15 @@ def test_discrete_actions_are_kept(tmp_path: Path) -> None:
     same(copy, dataset)
 
 
-def test_hdf5_is_d4rls_layout_with_infos(tmp_path: Path) -> None:
+def test_hdf5_is_d4rls_layout(tmp_path: Path) -> None:
     import h5py
 
     dataset = recorded(tmp_path)
-    infos = {"qpos": np.arange(dataset.num * 2.0).reshape(-1, 2)}
-    path = datasets.write_hdf5(dataset, tmp_path / "a.hdf5", infos)
+    path = datasets.write_hdf5(dataset, tmp_path / "a.hdf5")
     with h5py.File(path) as file:
-        assert set(d4rl.REQUIRED) | {"timeouts", "next_observations", "infos", "metadata"} == set(
-            file
-        )
-        np.testing.assert_array_equal(file["infos/qpos"], infos["qpos"])
+        assert set(d4rl.REQUIRED) | {"timeouts", "next_observations", "metadata"} == set(file)
         assert np.asarray(file["metadata/env"]).item() == b"Hopper-v5"
         assert json.loads(np.asarray(file["metadata/rljax"]).item())["reference"] == [-20.0, 3000.0]
-    with pytest.raises(ValueError, match=r"infos\['qvel'\] has 3 rows, the dataset has"):
-        datasets.write_hdf5(dataset, tmp_path / "b.hdf5", {"qvel": np.zeros(3)})
 
 
 def test_a_failed_write_leaves_the_old_file(
