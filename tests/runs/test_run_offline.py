@@ -541,18 +541,6 @@ def test_weights_are_kept_in_the_folder_and_resumed(tmp_path: Path, data: str) -
 
 
 @pytest.mark.learn
-def test_a_run_from_before_there_were_weights_goes_on(tmp_path: Path, data: str) -> None:
-    whole = trained("td3_bc", 200, tmp_path / "whole", data, seeds=2)
-    half = trained("td3_bc", 100, tmp_path / "half", data, seeds=2)
-    described = records.read_config(half)
-    for name in ("weights", "weights_alpha", "weights_share"):
-        described.pop(name)
-    (half / "config.json").write_text(json.dumps(described))
-    run.resume(half, 200)
-    small_runs.assert_same(whole, half)
-
-
-@pytest.mark.learn
 def test_weighted_data_beside_new_experience(tmp_path: Path, data: str) -> None:
     settings: Any = {"weights": "top", "weights_share": 0.3}
     parts.resumed(online(data, **settings), 200, 300, tmp_path)
