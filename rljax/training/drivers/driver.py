@@ -18,7 +18,7 @@ from rljax.networks import normalise
 from rljax.networks.optimisation import traces
 from rljax.training import agent_state
 from rljax.training.learner import Hyperparameters, Learner, LearnerState
-from rljax.training.tally import empty_tally
+from rljax.training.tally import Tally, empty_tally
 
 TRAIN, EVALUATE = 0, 1
 
@@ -57,6 +57,20 @@ class ChunkReport:
     # [P] the first update that is not finite; -1 for none
     first_bad: dict[str, np.ndarray]
     updates: int  # of each learner so far, see `rljax.training.learner.counted`
+
+
+def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> ChunkReport:
+    """A tally and the episodes' sums, averaged on the host."""
+    host: Any = jax.device_get(local((tally, updates, episodes)))
+    tally, updates, episodes = host
+    with np.errstate(invalid="ignore", divide="ignore"):
+        metrics = {name: np.asarray(tally.total[name] / tally.weight[name]) for name in tally.total}
+        ended = np.asarray(episodes["count"], np.float64)
+        for name in ("return", "length", *sorted(set(episodes) - {"return", "length", "count"})):
+            metrics[f"episode/{name}"] = episodes[name] / ended
+    return ChunkReport(
+        metrics, {name: np.asarray(x) for name, x in tally.first_bad.items()}, int(updates)
+    )
 
 
 def no_episodes(spec: EnvSpec, num_learners: int, kind: Any) -> dict[str, Any]:
@@ -134,19 +148,11 @@ class Driver(ABC):
 
     def report(self) -> ChunkReport:
         """Return the means since the last report, and begin new ones."""
-        sums = (self.learnt.tally, self.learnt.updates, self.episodes)
-        tally, updates, episodes = jax.device_get(local(sums))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            metrics = {name: np.asarray(x / tally.weight[name]) for name, x in tally.total.items()}
-            ended = np.asarray(episodes["count"], np.float64)
-            for name in ("return", "length", *sorted({*episodes} - {"return", "length", "count"})):
-                metrics[f"episode/{name}"] = episodes[name] / ended
-        empty = empty_tally(tuple(tally.total), self.learner.num_learners)
-        self.learnt = self.learnt.replace(tally=self.spread.learners(empty))
+        result = report(self.learnt.tally, self.learnt.updates, self.episodes)
+        tally = empty_tally(tuple(self.learnt.tally.total), self.learner.num_learners)
+        self.learnt = self.learnt.replace(tally=self.spread.learners(tally))
         self.forget_episodes()
-        return ChunkReport(
-            metrics, {name: np.asarray(x) for name, x in tally.first_bad.items()}, int(updates)
-        )
+        return result
 
     @abstractmethod
     def forget_episodes(self) -> None:
