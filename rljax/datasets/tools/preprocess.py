@@ -77,8 +77,7 @@ def iql_returns(dataset: OfflineDataset) -> np.ndarray:
     """[trajectories] float64: undiscounted returns of the trajectories as IQL's code splits them.
 
     A trajectory ends at a terminal row, at a row whose successor is further than 1e-6 from the next
-    row's observation, and at the last row [3, dataset_utils.py]. The data's own marks count where
-    observations are not vectors or corrupted.
+    row's observation, and at the last row [3, dataset_utils.py]; docs/datasets.md has exceptions.
     """
     transitions, starts = dataset.transitions, dataset.episode_starts
     corrupted = {note["what"] for note in dataset.provenance.get("corruptions") or ()}

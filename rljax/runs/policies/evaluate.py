@@ -158,7 +158,6 @@ def line_over_holds(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _steps_of_best(folder: Path, until: int) -> list[int]:
-    """The steps [P] of the learners' best evaluations in a run until a step."""
     evaluations = [line for line in records.read(folder, "evaluations") if line["step"] <= until]
     best = summaries.summarise(evaluations)["best"]
     return [] if best is None else [learner["step"] for learner in best["learners"]]

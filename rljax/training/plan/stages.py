@@ -276,9 +276,7 @@ def _places(experiment: Experiment, name: str, inside: AutoReset | None) -> Plac
 
 
 def _limit(name: str, dataset: datasets.OfflineDataset | None) -> dict[str, int]:
-    """The time limit with which a data set was recorded in `name`: its reference returns hold for
-    this. Gymnasium may register another.
-    """
+    """The time limit with which a data set was recorded in `name`: reference returns are for it."""
     if dataset is None or dataset.env != name or envs.is_compiled(name):
         return {}
     limit = dataset.max_episode_steps
