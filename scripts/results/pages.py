@@ -634,6 +634,7 @@ def tables() -> dict[tuple[str, str], str]:
         ("studies/weights", "halfcheetah"): study("studies/weights/halfcheetah"),
         ("studies/offline_to_online", "halfcheetah"): ways("halfcheetah"),
         ("studies/offline_to_online", "small"): ways("halfcheetah-small"),
+        ("studies/offline_to_online", "presets"): ways("halfcheetah-presets"),
         ("studies/combination_lock", "locks"): study("studies/combination_lock/locks"),
         ("studies/defaults", "reach"): study("studies/defaults/reach"),
         ("studies/memory", "chain"): study("studies/memory/chain"),
