@@ -118,11 +118,13 @@ class CombinationLock:
         time = jnp.minimum(time, self.horizon - 1)
         return jnp.asarray(self.combination)[jnp.minimum(place, 1), time]
 
-    def demonstrations(self, key: Array, episodes: int) -> Transition:
+    def demonstrations(self, key: Array, episodes: int, exploration: Any = None) -> Transition:
         """Episodes by the optimal policy, one after another: [episodes H, ...].
 
-        With the paper's probability 1 / H, a uniform action replaces each.
+        With probability `exploration`, by default the paper's 1 / H, a uniform action replaces
+        each.
         """
+        share = 1.0 / self.horizon if exploration is None else exploration
 
         def step(
             carry: tuple[Array, LockState], key: Array
@@ -133,8 +135,7 @@ class CombinationLock:
             uniform = jax.random.uniform(key_uniform, shape, minval=-1.0, maxval=1.0)
             if self.spec.discrete:
                 uniform = jax.random.randint(key_uniform, shape, 0, ACTIONS)
-            explores = jax.random.bernoulli(key_explore, 1.0 / self.horizon)
-            action = jnp.where(explores, uniform, action)
+            action = jnp.where(jax.random.bernoulli(key_explore, share), uniform, action)
             successor, state, reward, terminated, truncated, _ = self.step(key_step, state, action)
             row = Transition(observation, action, reward, terminated, truncated, successor)
             return (successor, state), row

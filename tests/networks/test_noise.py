@@ -46,10 +46,11 @@ def test_every_dense_layer_has_deviations() -> None:
 
 @pytest.mark.slow
 def test_weights_have_their_means_and_deviations() -> None:
-    draw = jax.jit(jax.vmap(lambda key: noise.sampled(network(), key)))
+    noisy = network()
+    draw = jax.jit(jax.vmap(lambda key: noise.sampled(noisy, key)))
     drawn = draw(jax.random.split(jax.random.key(1), 20_000))
     for name, inputs in (("hidden_0", 3), ("output", 5)):
-        layer, means = (x.params["members"][name] for x in (drawn, network()))
+        layer, means = (x.params["members"][name] for x in (drawn, noisy))
         assert set(layer) == {"kernel", "bias"}
         kernel, bias = (
             (np.asarray(layer[part]) - np.asarray(means[part])) / (0.5 / np.sqrt(inputs))
