@@ -331,11 +331,12 @@ def run(words: list[str], folder: Path, flags: str) -> tuple[int | None, str, li
     """
     surroundings = os.environ | {"COLUMNS": "200"}
     surroundings["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rljax", *words],
-        cwd=folder, env=surroundings, start_new_session=True,
-        stdout=(folder / "said").open("w"), stderr=subprocess.STDOUT,
-    )  # fmt: skip
+    with (folder / "said").open("w") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rljax", *words],
+            cwd=folder, env=surroundings, start_new_session=True,
+            stdout=said, stderr=subprocess.STDOUT,
+        )  # fmt: skip
     end, stops = time.monotonic() + MOST_SECONDS, 0
     while process.poll() is None and time.monotonic() < end:
         time.sleep(0.1)
