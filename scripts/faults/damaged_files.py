@@ -27,14 +27,11 @@ import io
 import json
 import os
 import re
-import shutil
-import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest import mock
 
 import jax
 import numpy as np
@@ -43,8 +40,7 @@ import rljax
 from rljax import datasets
 from rljax.cli.main import main as command_line
 from rljax.runs.checkpoints import CheckpointError
-from rljax.system.hardware import provenance
-from scripts.faults import random_commands
+from scripts.faults import random_commands, shared
 from tests.datasets.files import arrays, hdf5, npz
 from tests.helpers import small_runs
 
@@ -452,19 +448,13 @@ def undamaged(harmless: Path, around: Path) -> dict[str, Result]:
     results = {}
     paths = [("npz", Path("data.npz")), ("HDF5", Path("data.hdf5")), ("run", Path("run"))]
     for kind, path in paths:
-        renew(harmless, around)
+        shared.renew(harmless, around)
         for command in commands(kind, path):
             outcome, numbers = attempt(command, around / "here")
             if outcome.kind != "accepted":
                 raise SystemExit(f"{command}, without damage: {outcome}")
             results[command] = Result(outcome.said, numbers)
     return results
-
-
-def renew(harmless: Path, around: Path) -> None:
-    """Fresh copies of the sound files."""
-    shutil.rmtree(around, ignore_errors=True)
-    shutil.copytree(harmless, around / "here")
 
 
 def main() -> None:
@@ -481,15 +471,11 @@ def main() -> None:
     )
     options = parser.parse_args()
     counts: dict[str, Counter[str]] = {}
-    with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
-        home, harmless, around = (Path(place, name) for name in ("home", "harmless", "around"))
-        surroundings = {"HOME": str(home), "COLUMNS": "200", "MPLBACKEND": "agg"}
-        stack.enter_context(mock.patch.dict(os.environ, surroundings))
-        home.mkdir()
+    with shared.places() as (harmless, around):
         prepare(harmless)
         sound = undamaged(harmless, around)
         for i in range(options.first, options.first + options.number):
-            renew(harmless, around)
+            shared.renew(harmless, around)
             rng = np.random.default_rng((options.seed, i))
             kind, path, done = damage(rng, around / "here")
             verdict = judge(kind, path, done, around / "here", sound)
@@ -503,13 +489,13 @@ def main() -> None:
                 jax.clear_caches()
                 total = sum(counts.values(), Counter())
                 print(f"{total['cases']} of {options.number}: {total['failed']} failed", flush=True)
-    columns = ("cases", *OUTCOMES)
-    table = {kind: {name: counts[kind][name] for name in columns} for kind in sorted(counts)}
-    described = {"seed": options.seed, "first": options.first, **provenance(), "kinds": table}
-    options.output.write_text(json.dumps(described, indent=1) + "\n")
-    print({name: sum(row[name] for row in table.values()) for name in columns})
-    if any(row["failed"] for row in table.values()):
-        raise SystemExit(1)
+    shared.finish(
+        options.output,
+        dict(sorted(counts.items())),
+        ("cases", *OUTCOMES),
+        seed=options.seed,
+        first=options.first,
+    )
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -32,7 +31,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from rljax.system.hardware import provenance
+from scripts.faults import shared
 from tests.helpers import small_runs
 
 MOST_SECONDS = 900.0  # of the clock: other programs may keep the processors busy
@@ -430,11 +429,7 @@ def main() -> None:
                     print(f"{kind}, {driver}: {'; '.join(outcome.wrong)}", flush=True)
                     print(*("  | " + line for line in outcome.said[-800:].splitlines()), sep="\n")
             print(f"{driver}: {dict(counts[driver])}", flush=True)
-    columns = ("environments", "refused", "the same", "failed")
-    table = {driver: {name: count[name] for name in columns} for driver, count in counts.items()}
-    options.output.write_text(json.dumps({**provenance(), "kinds": table}, indent=1) + "\n")
-    if any(row["failed"] for row in table.values()):
-        raise SystemExit(1)
+    shared.finish(options.output, counts, ("environments", "refused", "the same", "failed"))
 
 
 if __name__ == "__main__":

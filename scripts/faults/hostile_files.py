@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rljax.runs import records
-from rljax.system.hardware import provenance
+from scripts.faults import shared
 from tests.datasets.files import npz
 from tests.datasets.formats import test_formats as data_files
 from tests.runs import test_hostile_folders as run_folders
@@ -445,13 +445,7 @@ def main() -> None:
                 f"{sum(count['failed'] for count in counts.values())} failed",
                 flush=True,
             )
-    table = {
-        kind: {name: count[name] for name in ("cases", "commands", "failed")}
-        for kind, count in counts.items()
-    }
-    options.output.write_text(json.dumps({**provenance(), "kinds": table}, indent=1) + "\n")
-    if any(row["failed"] for row in table.values()):
-        raise SystemExit(1)
+    shared.finish(options.output, counts, ("cases", "commands", "failed"))
 
 
 if __name__ == "__main__":

@@ -26,13 +26,9 @@ import argparse
 import contextlib
 import dataclasses
 import io
-import json
-import os
 import re
 import shlex
-import shutil
 import signal
-import tempfile
 import traceback
 import types
 import typing
@@ -48,8 +44,8 @@ import tyro
 
 from rljax.cli import agents, analysis, data, policies, recording, training
 from rljax.cli.main import main as command_line
-from rljax.system.hardware import provenance
 from rljax.training import registry
+from scripts.faults import shared
 from tests.datasets.files import npz
 from tests.datasets.formats import test_formats as data_files
 
@@ -419,38 +415,26 @@ def main() -> None:
     options = parser.parse_args()
     rng = np.random.default_rng(options.seed)
     counts: dict[str, Counter[str]] = {name: Counter() for name in COMMANDS}
-    with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
-        home, harmless, around = (Path(place, name) for name in ("home", "harmless", "around"))
-        surroundings = {"HOME": str(home), "COLUMNS": "200", "MPLBACKEND": "agg"}
-        stack.enter_context(mock.patch.dict(os.environ, surroundings))
-        home.mkdir()
+    with shared.places() as (harmless, around):
         prepare(harmless)
-        stack.enter_context(without_work())
-        for i in range(options.number):
-            name, words = command(rng)
-            if i == 0 or outcome.kind != "refused":  # noqa: F821
-                shutil.rmtree(around, ignore_errors=True)
-                shutil.copytree(harmless, around / "here")
-            outcome = attempt(words, around / "here")
-            counts[name].update(["commands", outcome.kind])
-            if outcome.wrong:
-                print(f"rljax {shlex.join(words)}\n  {outcome.wrong}", flush=True)
-                print(*("  | " + line for line in outcome.said[-400:].splitlines()), sep="\n")
-            if i % 100 == 99:
-                jax.clear_caches()
-                total = sum(counts.values(), Counter())
-                print(f"{i + 1} of {options.number}: {total['failed']} failed", flush=True)
+        shared.renew(harmless, around)
+        with without_work():
+            for i in range(options.number):
+                name, words = command(rng)
+                outcome = attempt(words, around / "here")
+                if outcome.kind != "refused":
+                    shared.renew(harmless, around)
+                counts[name].update(["commands", outcome.kind])
+                if outcome.wrong:
+                    print(f"rljax {shlex.join(words)}\n  {outcome.wrong}", flush=True)
+                    print(*("  | " + line for line in outcome.said[-400:].splitlines()), sep="\n")
+                if i % 100 == 99:
+                    jax.clear_caches()
+                    total = sum(counts.values(), Counter())
+                    print(f"{i + 1} of {options.number}: {total['failed']} failed", flush=True)
+    counts = {name: count for name, count in counts.items() if count}
     columns = ("commands", "accepted", "refused", "failed")
-    table = {
-        name: {column: count[column] for column in columns}
-        for name, count in counts.items()
-        if count
-    }
-    described = {"seed": options.seed, **provenance(), "kinds": table}
-    options.output.write_text(json.dumps(described, indent=1) + "\n")
-    print({column: sum(row[column] for row in table.values()) for column in columns})
-    if any(row["failed"] for row in table.values()):
-        raise SystemExit(1)
+    shared.finish(options.output, counts, columns, seed=options.seed)
 
 
 if __name__ == "__main__":
