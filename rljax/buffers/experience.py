@@ -71,7 +71,7 @@ class Column:
 
 
 class Supply(NamedTuple):
-    """What a run offers its agent to learn from: mostly its settings."""
+    """What a run offers its agent to learn from; what has no comment is of `Settings`."""
 
     agent: str
     env: str = ""  # "none" for a data set without an environment

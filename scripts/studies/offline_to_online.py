@@ -85,8 +85,8 @@ SMALL_AGENTS: dict[str, dict[str, Any]] = {
 
 # With --presets: WSRL and RLPD with all their settings but the networks and the batch. WSRL learns
 # locomotion from the data with CQL, and Cal-QL has the settings of its authors.
-SMALLER: dict[str, Any] = {"hidden": (64, 64), "batch_size": 128}
-SMALLER_CRITICS: dict[str, Any] = {"critic_hidden": (64, 64)}
+SMALL_NETWORKS: dict[str, Any] = {"hidden": (64, 64), "batch_size": 128}
+SMALL_CRITICS: dict[str, Any] = {"critic_hidden": (64, 64)}
 
 
 def reduced(way: str, options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
@@ -120,17 +120,17 @@ def reduced(way: str, options: argparse.Namespace) -> tuple[str, dict[str, Any]]
 def published(way: str, options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     """The agent of a way and its settings: those of the presets, in smaller networks."""
     warmup = 0 if way == "wsrl-0" else options.warmup
-    alone = SMALLER | {"warmup_steps": warmup}
+    alone = SMALL_NETWORKS | {"warmup_steps": warmup}
     if way == "none":
         return "sac", {"config": alone}
     if way == "rlpd":
         return "sac", {"preset": "rlpd", "config": alone, "data": options.data}
     if way == FIRST:
-        config = SMALLER | SMALLER_CRITICS
+        config = SMALL_NETWORKS | SMALL_CRITICS
         return "cql", {"preset": "wsrl", "config": config, "data": options.data}
     if way in ("iql", "mixed"):
         agent = "iql" if way == "iql" else "calql"
-        config = SMALLER | (SMALLER_CRITICS if way == "mixed" else {})
+        config = SMALL_NETWORKS | (SMALL_CRITICS if way == "mixed" else {})
         return agent, {"config": config, "data": options.data, "then_online": options.online}
     return "sac", {"preset": "wsrl", "config": alone, "from_run": str(train(FIRST, options))}
 
