@@ -329,7 +329,7 @@ def run(words: list[str], folder: Path, flags: str) -> tuple[int | None, str, li
     it left behind, which are then killed.
     """
     surroundings = os.environ | {"COLUMNS": "200"}
-    surroundings["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
+    surroundings["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
     with (folder / "said").open("w") as said:
         process = subprocess.Popen(
             [sys.executable, "-m", "rljax", *words],
