@@ -44,7 +44,7 @@ PACKAGES = ("ogbench", "gymnasium_robotics", "minigrid", "popgym", "ale_py")
 _TIMED, _GOALS = "timed/", "goals/"
 _PARTS = re.compile(
     rf"({_TIMED}|{_GOALS})?(signals-[\w.]+(?:,[\w.]+)*/)?(with-last-step/)?"
-    r"(without-(?:velocities|\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)/)?(.*)",
+    r"(without-(?:velocities|\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)/)?((?:wrap\([^()]*\)/)*)(.*)",
     re.DOTALL,
 )
 
@@ -56,7 +56,13 @@ class NameParts(NamedTuple):
     signals: str  # such as "signals-x_velocity,reward_ctrl/"
     last_step: str  # "with-last-step/"
     hidden: str  # such as "without-velocities/"
+    wrapped: str  # such as "wrap(mine.py:Scale)/", the outermost first
     rest: str
+
+    @property
+    def wrappers(self) -> list[str]:
+        """The classes in the prefix for wrappers, the outermost first."""
+        return re.findall(r"wrap\(([^()]*)\)/", self.wrapped)
 
     @property
     def signal_names(self) -> tuple[str, ...]:
@@ -76,7 +82,8 @@ def is_compiled(name: str) -> bool:
 
     Imports a file of the user's.
     """
-    name = split(without_arguments(name)).rest
+    parts = split(without_arguments(name))
+    name = parts.rest
     if objects.is_object(name):
         return objects.known(name).kind == "compiled"
     if _is_file(name):
@@ -98,6 +105,8 @@ def make(name: str) -> AutoReset:
             f"'{name}' is not inside the program: such names begin with {_prefixes()}. "
             "Use make_hosted."
         )
+    if split(name).wrapped:
+        raise ValueError(f"'{split(name).rest}' takes no wrappers: only those of Gymnasium do.")
     if name != without_arguments(name) and not split(name).rest.startswith("gymnax/"):
         raise _without_arguments(name)
     changes = _is_file(name) or objects.is_object(split(name).rest)
@@ -147,8 +156,10 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
     if parts.shown == _GOALS:
         bare = name.removeprefix(_GOALS)
         return _module(_GYMNASIUM).make_hosted(bare, num_envs, goals=True, **options)
-    inside = parts.hidden + parts.rest
-    adapter = _HOSTED.get(inside.partition("/")[0], _GYMNASIUM)
+    inside = parts.hidden + parts.wrapped + parts.rest
+    adapter = _HOSTED.get(parts.rest.partition("/")[0], _GYMNASIUM)
+    if parts.wrapped and adapter != _GYMNASIUM:
+        raise ValueError(f"'{parts.rest}' takes no wrappers: only environments of Gymnasium do.")
     if adapter != _GYMNASIUM and name != without_arguments(name):
         raise _without_arguments(name)
     if parts.signals and adapter == _HOSTED["atari"]:
@@ -167,6 +178,16 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
 def with_time(name: str) -> str:
     """The name of the same environment with the time in the observation: `rljax.envs.timed`."""
     return name if name.startswith(_TIMED) else _TIMED + name
+
+
+def with_wrappers(name: str, wrappers: Sequence[str]) -> str:
+    """The name of the same environment in wrappers of Gymnasium, each FILE:CLASS, the first
+    innermost.
+    """
+    steps, bare = (
+        ("async/", name.removeprefix("async/")) if name.startswith("async/") else ("", name)
+    )
+    return steps + "".join(f"wrap({wrapper})/" for wrapper in reversed(wrappers)) + bare
 
 
 def with_goals(name: str) -> str:
@@ -191,7 +212,7 @@ def task(name: str) -> str:
     """The name of the task alone: "Hopper-v5" for "async/Hopper-v5"."""
     name = split(name).rest
     prefix, _, rest = name.partition("/")
-    return rest if prefix in _STEPPING and rest else name
+    return split(rest).rest if prefix in _STEPPING and rest else name
 
 
 def without_arguments(name: str) -> str:
@@ -212,6 +233,11 @@ def evaluated(name: str) -> str:
 
 def code_of(name: str) -> str | None:
     """The file or module whose foreign code making the environment runs; None if there is none."""
+    parts = split(without_arguments(name).removeprefix("async/"))
+    if parts.wrapped:
+        inner = code_of(parts.rest)
+        files = [wrapper.rpartition(":")[0] for wrapper in parts.wrappers]
+        return ", ".join([*files, *([] if inner is None else [inner])])
     code = without_arguments(name).rpartition(":")[0]
     while split(code).rest != code:
         code = split(code).rest
@@ -224,7 +250,7 @@ def code_of(name: str) -> str | None:
 
 def short(name: str) -> str:
     """The environment's name as a part of a path, without arguments."""
-    name = without_arguments(name)
+    name = re.sub(r"wrap\([^()]*\)/", "wrapped/", without_arguments(name))
     return (name.rpartition(":")[2] if _is_file(name) else name).replace("/", "-").replace(":", "-")
 
 
@@ -257,6 +283,7 @@ def _without_arguments(name: str) -> ValueError:
 
 
 def _is_file(name: str) -> bool:
+    name = name.rpartition(")/")[2]  # without wrappers
     return name.rpartition(":")[0].endswith(".py")
 
 

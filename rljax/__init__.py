@@ -15,6 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rljax.interface.dataset_files import Dataset
+    from rljax.interface.environment_check import check_env
+    from rljax.interface.playing import evaluate, make_env
+    from rljax.interface.run_folder import Run
     from rljax.runs import events
     from rljax.runs.events import callbacks, loggers
     from rljax.runs.policies.loading import load
@@ -24,8 +28,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Dataset": "rljax.interface.dataset_files",
     "Policy": "rljax.runs.policies.policy",
+    "Run": "rljax.interface.run_folder",
+    "check_env": "rljax.interface.environment_check",
+    "evaluate": "rljax.interface.playing",
     "load": "rljax.runs.policies.loading",
+    "make_env": "rljax.interface.playing",
     "resume": "rljax.runs.run",
     "resuming": "rljax.runs.run",
     "train": "rljax.runs.run",
@@ -36,12 +45,17 @@ _MODULES = {
     "loggers": "rljax.runs.events.loggers",
 }
 __all__ = [
+    "Dataset",
     "Policy",
+    "Run",
     "__version__",
     "callbacks",
+    "check_env",
+    "evaluate",
     "events",
     "load",
     "loggers",
+    "make_env",
     "resume",
     "resuming",
     "train",

@@ -33,6 +33,7 @@ PACKAGES = [
     "runs",
     "tuning",
     "analysis",
+    "interface",
     "cli",
 ]
 # An agent imports no other agent.

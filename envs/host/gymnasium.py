@@ -64,6 +64,11 @@ def make_hosted(name: str, num_envs: int, *, goals: bool = False, **make_kwargs:
     return Hosted(Serial(with_goals(environments, name) if goals else environments, name), name)
 
 
+def make_one(name: str, **make_kwargs: Any) -> gymnasium.Env:
+    """One environment, with the errors of `make_hosted`; of a vector environment none."""
+    return _make(name.removeprefix("async/"), make_kwargs)
+
+
 def hosted_names() -> list[str]:
     """The names of Gymnasium's environments. Some need packages of their own."""
     return sorted(name for name, spec in gymnasium.registry.items() if not _was_removed(spec))
@@ -125,6 +130,11 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
         return WithSignals(_make(name, make_kwargs), parts.signal_names, name)
     if parts.hidden:
         return WithoutPart(_make(parts.rest, make_kwargs), parts.hidden, parts.rest)
+    if parts.wrapped:
+        made = _make(parts.rest, make_kwargs)
+        for wrapper in reversed(parts.wrappers):
+            made = _wrapped(made, wrapper)
+        return made
     bare, arguments = parsed(name)
     if objects.is_object(bare) or bare.rpartition(":")[0].endswith(".py"):
         return _made_of_class(bare, make_kwargs | arguments)
@@ -134,6 +144,17 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
             "'signals-.../' and 'without-.../' from its name."
         )
     return _registered(gymnasium.make, name, make_kwargs)
+
+
+def _wrapped(env: Any, wrapper: str) -> Any:
+    """The environment in a wrapper's class, FILE:CLASS. Raises what its file and class raise."""
+    made_by = custom.load(wrapper)
+    if not isinstance(made_by, type) or not issubclass(made_by, gymnasium.Wrapper):
+        raise ValueError(f"--wrap {wrapper} is no class that derives from gymnasium.Wrapper.")
+    try:
+        return made_by(env)
+    except Exception as error:
+        raise failure(f"--wrap {wrapper}", "when it was made", error) from error
 
 
 def _is_vector_only(name: str) -> bool:

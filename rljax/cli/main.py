@@ -35,7 +35,8 @@ looking at results
   select DIR...            choose among runs by criteria that need only data
   watch DIR...             follow running runs in the terminal
   list                     agents, environments and presets
-data
+environments and data
+  env check ENV            play random actions, and say what an environment does wrong
   data COMMAND             list, info, check, convert and record data sets
 changing an agent
   new FILE --from AGENT    copy an agent to a file of your own, to change and train:
@@ -92,7 +93,7 @@ def train_file(path: str) -> None:
 
 
 def _commands() -> dict[str, Callable[[list[str]], None]]:
-    from rljax.cli import agents, analysis, data, policies, training
+    from rljax.cli import agents, analysis, data, environments, policies, training
 
     return {
         "train": training.train,
@@ -105,6 +106,7 @@ def _commands() -> dict[str, Callable[[list[str]], None]]:
         "report": analysis.report,
         "select": analysis.select,
         "watch": analysis.watch,
+        "env": environments.main,
         "data": data.main,
         "list": agents.list_names,
         "new": agents.new,

@@ -34,6 +34,8 @@ class TaskOptions:
     agent: Agent  # name (see rljax list) or path of your own agent file
     # environment, such as Hopper-v5, brax/ant, rljax/Pendulum; default: the data set's
     env: str | None = None
+    # FILE:CLASS of a wrapper of Gymnasium around it; repeated, the first is innermost
+    wrap: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     # environment steps of each learner, such as 3e5; from a data set alone, updates
     steps: int = Settings.steps
     # data set to learn from: d4rl/hopper-medium-v2 (see rljax data list), or a file
@@ -211,7 +213,14 @@ def parse_with_agent(options: Any, arguments: list[str], command: str) -> tuple[
 def run_settings(options: Any) -> dict[str, Any]:
     """The options that are fields of a run's `Settings`, except its seeds."""
     names = {field.name for field in dataclasses.fields(Settings)} - {"seeds"}
-    return {name: value for name, value in vars(options).items() if name in names}
+    settings = {name: value for name, value in vars(options).items() if name in names}
+    if options.wrap:
+        if options.env is None:
+            raise ValueError("--wrap is around the environment that --env names: give both.")
+        from rljax import envs
+
+        settings["env"] = envs.with_wrappers(options.env, options.wrap)
+    return settings
 
 
 def assignments(texts: Sequence[str], config: Any, flag: str) -> dict[str, Any]:

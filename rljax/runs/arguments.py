@@ -70,6 +70,23 @@ def seeds_from(argument: Any) -> tuple[int, ...]:
     return seeds_of(configuration.integer(seeds, "seeds", LARGEST))
 
 
+def data_name(data: Any) -> str | None:
+    """The name of a data set, also of a `rljax.Dataset`.
+
+    Raises `ValueError` for one that no file holds.
+    """
+    if data is None or isinstance(data, str | Path):
+        return None if data is None else configuration.text("data", data)
+    if hasattr(data, "path") and hasattr(data, "data"):
+        if data.path is None and not data.is_published:
+            raise ValueError(
+                "a run reads its data set again when it is resumed, and no file holds this one: "
+                "data=dataset.write('mine.npz')"
+            )
+        return data.data.name if data.path is None else str(data.path)
+    return configuration.text("data", data)
+
+
 def environment_name(env: Any) -> str | None:
     """The name of an environment: its own, that of a registered one of Gymnasium, or one by which
     this process alone knows it.

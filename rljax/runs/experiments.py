@@ -34,7 +34,7 @@ def prepare(
 ) -> Experiment:
     """The experiment of `rljax.train`, with its errors."""
     agent = configuration.text("agent", agent)
-    data = None if data is None else configuration.text("data", data)
+    data = arguments.data_name(data)
     env = arguments.environment_name(env)
     steps = configuration.integer(steps, "steps", LARGEST)
     seeds = arguments.seeds_from(seeds)

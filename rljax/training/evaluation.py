@@ -43,6 +43,13 @@ class Episodes:
     # [P, N] sums by name
     signals: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
+    def of(self, learner: int) -> Episodes:
+        """One learner's, [N] each."""
+        success = None if self.success is None else self.success[learner]
+        sums = {name: values[learner] for name, values in self.signals.items()}
+        returns, lengths, cut = (x[learner] for x in (self.returns, self.lengths, self.cut))
+        return Episodes(returns, lengths, cut, success, sums)
+
     def details(self, learner: int) -> dict[str, Any]:
         """One learner's `cut`, `success` and `signals`, if any, ready for JSON."""
         success = None if self.success is None else self.success[learner].tolist()

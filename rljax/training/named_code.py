@@ -35,6 +35,12 @@ def environment_code(env: str) -> dict[str, str]:
 def _code(part: str, name: str) -> str | None:
     source = registry.file_of(name) if part == "agent" else envs.code_of(name)
     argument = None if part == "agent" else trust.unsafe_argument_in(name)
-    if source is not None:
-        source = os.path.abspath(source) if source.endswith(".py") else f"module {source}"
-    return ", ".join(filter(None, (source, argument))) or None
+    sources = (
+        []
+        if source is None
+        else [
+            os.path.abspath(each) if each.endswith(".py") else f"module {each}"
+            for each in source.split(", ")
+        ]
+    )
+    return ", ".join(filter(None, (*sources, argument))) or None

@@ -81,7 +81,7 @@ def read(
         others = unread.unread(path.name, file, [*ALIASES.values(), *((key,) for key in ENDS)])
     rows.check_lengths()
     complete = metadata.get("complete", bool(rows.terminated[-1] or rows.truncated[-1]))
-    rows = _selected(rows)
+    rows = selected(rows)
     if not isinstance(complete, bool):
         right = "true or false: whether the last episode has its end"
         raise schema.wrong(path.name, "complete", complete, right)
@@ -197,6 +197,60 @@ def _rows_of_all(name: str, file: Mapping[str, Any], metadata: Mapping[str, Any]
     )
 
 
+def of_arrays(
+    name: str,
+    columns: Mapping[str, Any],
+    signals: Mapping[str, Any],
+    env: str | None = None,
+    action_bounds: Any = None,
+) -> OfflineDataset:
+    """The dataset of arrays in memory by `FIELDS` of a transition, in recorded order.
+
+    Observations may be dictionaries. Without `next_observation`, a trajectory's last row is dropped
+    unless it is terminal. Raises the errors of `read`; messages call the arrays `name`.
+    """
+
+    def observed(field: str) -> Any:
+        value = columns.get(field)
+        if isinstance(value, Mapping):
+            return {part: schema.observed(x, name, f"{field}/{part}") for part, x in value.items()}
+        return None if value is None else schema.observed(np.asarray(value), name, field)
+
+    action = np.asarray(columns["action"])
+    several = action.ndim == 2 and action.dtype.kind in "iu"
+    reward = schema.column(np.asarray(columns["reward"]), name, "reward", np.float32)
+
+    def marks(field: str) -> np.ndarray:
+        value = columns.get(field)
+        if value is None:
+            return np.zeros(len(reward), np.bool_)
+        return schema.marks(np.asarray(value), name, field)
+
+    rows = Rows(
+        name,
+        {field: field for field in base.FIELDS},
+        observed("observation"),
+        (schema.several_actions if several else schema.actions)(action, name, "action"),
+        reward,
+        marks("terminated"),
+        marks("truncated"),
+        next_observation=observed("next_observation"),
+        signals={signal: np.asarray(x, np.float32) for signal, x in signals.items()},
+    )
+    rows.check_lengths()
+    complete = bool(rows.terminated[-1] or rows.truncated[-1])
+    provenance = {"reader": "arrays", "files": [], "notes": [], "versions": base.versions()}
+    return assembly.assemble(
+        name,
+        selected(rows),
+        env=env,
+        reference=None,
+        bounds=action_bounds,
+        complete=complete,
+        provenance=provenance,
+    )
+
+
 def _ends(
     name: str, file: Mapping[str, Any], keys: dict[str, str], total: int, notes: list[str]
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -243,7 +297,8 @@ def _ends(
     return terminated, timeouts | (ends & ~terminated)
 
 
-def _selected(rows: Rows) -> Rows:
+def selected(rows: Rows) -> Rows:
+    """The rows whose successors are known, with these."""
     keep = np.ones(len(rows.reward), np.bool_)
     if rows.next_observation is None:
         keep = ~np.append(rows.truncated[:-1], True) | rows.terminated

@@ -159,10 +159,12 @@ class FilmEvery:
         self._next = 0
 
     def __call__(self, event: Event) -> None:
-        """Film where it is time. Raises what `rljax play` raises."""
-        if isinstance(event, EvaluationEvent) and event.step >= self._next:
-            from rljax.runs.policies import videos
+        """Film where it is time. Raises `ValueError` at once where it cannot."""
+        from rljax.runs.policies import videos
 
+        if isinstance(event, BeginEvent):
+            videos.require_pictures(event.run.environment)
+        elif isinstance(event, EvaluationEvent) and event.step >= self._next:
             path = Path(event.run.folder, "films", f"{event.step:012d}.mp4")
             videos.film(event.run.policies(), path)
             event.run.films.append((path, event.step))

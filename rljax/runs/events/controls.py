@@ -44,6 +44,11 @@ class Controls:
         return self._training.settings.seeds
 
     @property
+    def environment(self) -> str:
+        """The name of the environment that evaluations play in."""
+        return self._training.settings.evaluated_in
+
+    @property
     def config(self) -> Any:
         """The agent's Config now."""
         return self._training.config

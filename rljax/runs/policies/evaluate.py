@@ -14,9 +14,11 @@ from rljax.agent import EnvSpec, acting, difference
 from rljax.envs.environment import EnvironmentFailed
 from rljax.runs import arguments, records
 from rljax.runs.policies.loading import load_all
+from rljax.runs.policies.policy import Policies
 from rljax.runs.statistics import estimators, summaries
 from rljax.training import action_cost, configuration, evaluation
 from rljax.training.drivers.driver import EVALUATE, environment_seeds
+from rljax.training.evaluation import Episodes
 from rljax.training.named_code import PARTS
 from rljax.trust import Folder
 
@@ -55,23 +57,9 @@ def evaluate_run(
     if hold is not None and sequence in changes:
         flag = configuration.flag(str(sequence))
         raise ValueError(f"--hold sets {flag} for this agent: give one of them.")
-    agent, used = evaluation.deciding(policies.module, policies.config, hold)
+    _, used = evaluation.deciding(policies.module, policies.config, hold)
     name, number = env or settings.evaluated_in, len(settings.seeds)
-    if name == "none":
-        raise ValueError(
-            f"the run in '{folder.path}' has no environment to play in. Name one that fits: "
-            "--env NAME"
-        )
-    limits, limit = {}, policies.spec.max_episode_steps
-    if settings.data and name == settings.env and limit is not None:
-        limits["max_episode_steps"] = limit  # of the data's environment, as in training
-    evaluator = evaluation.make(
-        agent, envs.observed(name, policies.experience.observes), number, episodes, limits
-    )
-    _require_fit(policies.spec, evaluator.spec)
-    seeds = [s for _ in range(number) for s in environment_seeds(seed, EVALUATE, number=episodes)]
-    played = evaluator(policies.state, seeds, used)
-    close(evaluator)
+    played = play_episodes(policies, env, episodes, seed, hold)
     scores = None if env else datasets.score(played.returns, policies.reference)
     lines = [
         {
@@ -96,6 +84,31 @@ def evaluate_run(
         "episodes": lines,
         "summary": summaries.summarise(lines)["final"],
     }
+
+
+def play_episodes(
+    policies: Policies, env: str | None, episodes: int, seed: int, hold: int | None = None
+) -> Episodes:
+    """Play `episodes` complete episodes [P, N] with each learner, without exploration.
+
+    `env` is the name of another environment. All learners play the same episodes. With `hold`, the
+    policies decide once in `hold` steps. Raises `ValueError` for an environment that does not fit.
+    """
+    agent, config = evaluation.deciding(policies.module, policies.config, hold)
+    settings = policies.settings
+    name, number = env or settings.evaluated_in, len(settings.seeds)
+    if name == "none":
+        raise ValueError("the run has no environment to play in. Name one that fits: --env NAME")
+    limits, limit = {}, policies.spec.max_episode_steps
+    if settings.data and name == settings.env and limit is not None:
+        limits["max_episode_steps"] = limit  # of the data's environment, as in training
+    observed = envs.observed(name, policies.experience.observes)
+    evaluator = evaluation.make(agent, observed, number, episodes, limits)
+    _require_fit(policies.spec, evaluator.spec)
+    seeds = [s for _ in range(number) for s in environment_seeds(seed, EVALUATE, number=episodes)]
+    played = evaluator(policies.state, seeds, config)
+    close(evaluator)
+    return played
 
 
 def close(environments: Any) -> None:

@@ -35,6 +35,12 @@ class Policies:
     reference: Sequence[float] | None  # the returns with scores 0 and 100
     described_spaces: Mapping[str, Any] | None = None  # of the environment, as config.json has them
 
+    def one(self, learner: int) -> Policies:
+        """The policy of one learner alone, P = 1."""
+        state, config = jax.tree.map(lambda x: x[learner : learner + 1], (self.state, self.config))
+        settings = dataclasses.replace(self.settings, seeds=self.settings.seeds[learner:][:1])
+        return dataclasses.replace(self, settings=settings, state=state, config=config)
+
     @functools.cached_property
     def spaces(self) -> Spaces | None:
         """The environment's own spaces; None inside the program, where agents see the same."""
@@ -73,7 +79,7 @@ class Policy:
         """Raises `ValueError` if the run has no such learner."""
         require_learner(policies.settings, learner)
         self.spec = policies.spec
-        self._policies = policies
+        self._policies, self.learner = policies, learner
         self._state, self._config = jax.tree.map(
             lambda x: x[learner], (policies.state, policies.config)
         )
@@ -124,6 +130,11 @@ class Policy:
             action = self._policies.spaces.act(action)
         # A number for one choice.
         return action[()] if self.spec.discrete and not self.spec.choices else action
+
+    @property
+    def policies(self) -> Policies:
+        """This policy alone, for evaluations."""
+        return self._policies.one(self.learner)
 
     def _recalled(self, inputs: Any, step: Any) -> Any:
         """The memories before these observations, at `step` of their episodes."""

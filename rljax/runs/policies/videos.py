@@ -60,6 +60,16 @@ def film(policies: Policies, output: Path, max_steps: int = 1_000) -> Sequence[P
     return _filmed((name, observed_name, Policy(policies, 0), starts), _video(output), max_steps)
 
 
+def require_pictures(env: str) -> None:
+    """Raise `ValueError` where the environment `env` cannot be filmed, or a package is missing."""
+    rendering.choose_renderer()
+    _require_imageio()
+    if not envs.is_compiled(env):
+        close(envs.make_hosted(envs.evaluated(env), 1, render_mode="rgb_array"))
+    elif not env.startswith("brax/"):
+        _drawer(envs.make(env), "render")
+
+
 def _filmed(player: Player, output: Path, max_steps: int) -> Sequence[Path]:
     rendering.choose_renderer()
     name, observed_name, policy, starts = player
@@ -121,14 +131,7 @@ def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) ->
     .gif.
     """
     _video(path)
-    try:
-        import imageio.v3 as imageio
-        import imageio_ffmpeg  # noqa: F401
-    except ImportError as error:
-        raise ValueError(
-            f"writing a video needs a package that is not installed ({error.name}): pip "
-            "install 'rljax[video]'"
-        ) from None
+    imageio = _require_imageio()
     path.parent.mkdir(parents=True, exist_ok=True)
     # H.264 needs even sizes
     even = [frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames]
@@ -140,6 +143,18 @@ def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) ->
         warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
         imageio.imwrite(path, even, **options)
     return path
+
+
+def _require_imageio() -> Any:
+    try:
+        import imageio.v3 as imageio
+        import imageio_ffmpeg  # noqa: F401
+    except ImportError as error:
+        raise ValueError(
+            f"writing a video needs a package that is not installed ({error.name}): pip "
+            "install 'rljax[video]'"
+        ) from None
+    return imageio
 
 
 def _video(path: Path) -> Path:

@@ -1,0 +1,34 @@
+"""rljax env check: what an environment does wrong, before a training."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tyro
+
+from rljax.cli import options as shared
+
+
+@dataclasses.dataclass
+class Check:
+    """Play random actions in an environment, and say what it does wrong: spaces, numbers that are
+    not finite, episodes' ends and time limits, seeds, masks, scales, saving, speed.
+    """
+
+    env: tyro.conf.Positional[str]  # such as Hopper-v5, ./mine.py:Room, my_module:Room-v0
+    steps: int = 2_000  # of random actions
+    seed: int = 0  # of the environment and the actions
+
+
+def main(arguments: list[str]) -> None:
+    """rljax env COMMAND"""
+    if not arguments or arguments[0] != "check":
+        raise ValueError("rljax env check ENV plays random actions, and says what looks wrong.")
+    options = shared.parse(Check, arguments[1:], "env check")
+    from rljax.interface.environment_check import check_env
+    from rljax.trust import show
+
+    report = check_env(options.env, options.steps, options.seed)
+    show(str(report))
+    if any(finding.severity == "error" for finding in report.findings):
+        raise SystemExit(1)

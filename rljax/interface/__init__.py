@@ -1,0 +1,1 @@
+"""Runs, policies, data sets and environments as objects, for scripts and notebooks."""
