@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rljax.runs.json_files import plain
+from rljax.system.packages import install_command
 from rljax.trust import safe
 
 
@@ -153,5 +154,5 @@ def require_loggers(tensorboard: bool, wandb: str | None) -> None:
         except ImportError as error:
             raise ValueError(
                 f"recording to {extra} needs the package '{package}', which cannot be imported "
-                f"({error}). Install it: pip install 'rljax[{extra}]'"
+                f"({error}). Install it: {install_command(extra)}"
             ) from error

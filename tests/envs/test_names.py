@@ -98,9 +98,9 @@ def test_compiled_names_are_not_hosted():
 @pytest.mark.parametrize(
     ("package", "name", "command"),
     [
-        ("gymnax", "gymnax/CartPole-v1", r"pip install 'rljax\[gymnax\]'"),
+        ("gymnax", "gymnax/CartPole-v1", r"pip install 'rljax-suite\[gymnax\]'"),
         ("brax", "brax/ant", "pip install brax"),
-        ("craftax", "craftax/Classic-Symbolic", r"pip install 'rljax\[craftax\]'"),
+        ("craftax", "craftax/Classic-Symbolic", r"pip install 'rljax-suite\[craftax\]'"),
     ],
 )
 def test_an_absent_package_says_what_to_install(monkeypatch, package, name, command):
@@ -126,7 +126,7 @@ def test_an_absent_package_is_listed_empty(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnax", None)
     names = envs.names()
     assert "gymnax" not in names
-    assert names["gymnax (not installed: pip install 'rljax[gymnax]')"] == []
+    assert names["gymnax (not installed: pip install 'rljax-suite[gymnax]')"] == []
 
 
 @pytest.mark.parametrize(
@@ -172,6 +172,6 @@ def test_envpool_says_what_it_lacks(monkeypatch):
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(
         ValueError,
-        match=r"'envpool/' environments need .* installed: pip install 'rljax\[envpool\]'",
+        match=r"'envpool/' environments need .* installed: pip install 'rljax-suite\[envpool\]'",
     ):
         envs.make_hosted("envpool/Hopper-v5", 1)

@@ -21,6 +21,7 @@ from rljax.runs.policies.evaluate import close
 from rljax.runs.policies.loading import load_all
 from rljax.runs.policies.policy import Policy
 from rljax.system import outputs
+from rljax.system.packages import install_command
 from rljax.training.drivers.driver import EVALUATE, environment_seeds
 from rljax.training.named_code import PARTS
 from rljax.trust import Folder
@@ -112,8 +113,8 @@ def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) ->
         import imageio_ffmpeg  # noqa: F401
     except ImportError as error:
         raise ValueError(
-            f"writing a video needs a package that is not installed ({error.name}): pip "
-            "install 'rljax[video]'"
+            f"writing a video needs a package that is not installed ({error.name}): "
+            f"{install_command('video')}"
         ) from None
     path.parent.mkdir(parents=True, exist_ok=True)
     # H.264 needs even sizes
