@@ -204,6 +204,7 @@ def parse_with_agent(options: Any, arguments: list[str], command: str) -> tuple[
     both = dataclasses.make_dataclass(f"{options.__name__}Agent", fields)
     both.__doc__ = (agent.__doc__ or "").split("\n\n")[0]
     renamed = [_with_name_here(argument, config) for argument in arguments]
+    _require_names_here(renamed, options, config)
     parsed = parse(both, renamed, f"{command} {arguments[0]}")
     return parsed.options, parsed.config
 
@@ -283,6 +284,29 @@ def _with_name_here(argument: str, config: Any) -> str:
     known = setting(config, _setting(flag)) if flag.startswith("--config.") else _setting(flag)
     same = known == _setting(flag)
     return argument if same else f"--config.{known.replace('_', '-')}{equals}{value}"
+
+
+def _require_names_here(arguments: Sequence[str], options: Any, config: Any) -> None:
+    """Raise `ValueError` for an unknown flag that another library has, or that is a setting."""
+    from rljax.training import configuration
+
+    settings = {field.name for field in dataclasses.fields(config)}
+    known = {field.name for field in dataclasses.fields(options)}
+    for argument in arguments:
+        flag = argument.partition("=")[0]
+        name = _setting(flag.removeprefix("--"))
+        if flag.startswith("--config."):
+            name = _setting(flag)
+            hint = "" if name in settings else configuration.hint(config, name)
+        elif flag.startswith("--") and name not in known:
+            own = configuration.setting(config, name)
+            is_own = own in settings
+            flags = f" Here it is {configuration.flag(own)}."
+            hint = flags if is_own else configuration.hint(config, name)
+        else:
+            continue
+        if hint:
+            raise ValueError(f"there is no option {flag}.{hint}")
 
 
 def _setting(flag: str) -> str:

@@ -27,7 +27,14 @@ SETTINGS = Path(__file__).parent / "site.yml"
 STYLE = Path(__file__).parent / "site.css"
 HOME = "docs/index.md"
 PROJECT = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "scripts/README.md")
-CODE = {".py": "python", ".toml": "toml", ".css": "css", ".yml": "yaml", ".sh": "sh", ".txt": "text"}
+CODE = {
+    ".py": "python",
+    ".toml": "toml",
+    ".css": "css",
+    ".yml": "yaml",
+    ".sh": "sh",
+    ".txt": "text",
+}
 LINK = re.compile(r"(?<=\])\((?P<markdown>[^)\s]+)\)|(?<=src=)\"(?P<html>[^\"]+)\"")
 FENCED = re.compile(r"^(?P<fence>`{3,}|~{3,}).*?^(?P=fence)[ ]*$", re.MULTILINE | re.DOTALL)
 HIDDEN = "---\nsearch:\n  exclude: true\n---\n\n"  # a page of code does not flood the search

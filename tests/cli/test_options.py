@@ -217,3 +217,19 @@ def test_settings_may_bear_the_names_of_other_suites(flags: list[str], tmp_path:
 def test_agent_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     printed = commands.refused(["train", "--env", "Hopper-v5", "sac"], capsys)
     assert "the agent comes first: rljax train sac --env Hopper-v5" in printed
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--total-timesteps", "no option --total-timesteps. Here it is --steps"),
+        ("--batch-size", "no option --batch-size. Here it is --config.batch-size."),
+        ("--gamma=0.9", "no option --gamma. Here it is --config.discount."),
+        ("--config.policy-frequency", "Here it is --config.policy-delay: updates for each"),
+    ],
+)
+def test_flags_of_other_libraries_are_named_as_they_are_here(
+    flag: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "td3", "--env", "rljax/Pendulum", *flag.split("="), "1"]
+    assert message in commands.refused(words, capsys)
