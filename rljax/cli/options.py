@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import tyro
 
@@ -204,6 +204,7 @@ def parse_with_agent(options: Any, arguments: list[str], command: str) -> tuple[
     both = dataclasses.make_dataclass(f"{options.__name__}Agent", fields)
     both.__doc__ = (agent.__doc__ or "").split("\n\n")[0]
     renamed = [_with_name_here(argument, config) for argument in arguments]
+    renamed = [argument for argument in renamed if not _is_so_already(argument, config)]
     _require_names_here(renamed, options, config)
     parsed = parse(both, renamed, f"{command} {arguments[0]}")
     return parsed.options, parsed.config
@@ -307,6 +308,16 @@ def _require_names_here(arguments: Sequence[str], options: Any, config: Any) -> 
             continue
         if hint:
             raise ValueError(f"there is no option {flag}.{hint}")
+
+
+def _is_so_already(argument: str, config: Any) -> bool:
+    """Whether an argument switches on what is on, or off what is off: tyro has only the other."""
+    if not argument.startswith("--config."):
+        return False
+    switches = {name for name, hint in get_type_hints(type(config)).items() if hint is bool}
+    name = _setting(argument)
+    positive = name.removeprefix("no_")
+    return positive in switches and getattr(config, positive) is (name == positive)
 
 
 def _setting(flag: str) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import posixpath
 import re
 import shutil
@@ -40,8 +41,8 @@ FENCED = re.compile(r"^(?P<fence>`{3,}|~{3,}).*?^(?P=fence)[ ]*$", re.MULTILINE 
 HIDDEN = "---\nsearch:\n  exclude: true\n---\n\n"  # a page of code does not flood the search
 API = """# API
 
-The public names of `import rljax`, from their docstrings. Everything else may change without a word:
-[what is stable](project/CHANGELOG.md).
+The public names of `import rljax`, from their docstrings. Everything else may change without a
+word: [what is stable](project/CHANGELOG.md).
 """
 
 
@@ -49,10 +50,11 @@ class BrokenLinkError(ValueError):
     """A page links to a file that is not in the repository."""
 
 
+@functools.cache
 def texts() -> list[str]:
     """The Markdown files that become pages, as paths in the repository."""
     below = [path for folder in ("docs", "results") for path in (ROOT / folder).rglob("*.md")]
-    return sorted(path.relative_to(ROOT).as_posix() for path in below) + [*PROJECT]
+    return [*sorted(path.relative_to(ROOT).as_posix() for path in below), *PROJECT]
 
 
 def place(path: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rljax import cli
-from rljax.cli import training
+from rljax.cli import options, training
 from rljax.runs import records
 from rljax.training.settings import Settings
 from tests.cli import commands
@@ -231,5 +231,11 @@ def test_agent_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
 def test_flags_of_other_libraries_are_named_as_they_are_here(
     flag: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["train", "td3", "--env", "rljax/Pendulum", *flag.split("="), "1"]
-    assert message in commands.refused(words, capsys)
+    assert message in commands.refused(["train", "td3", flag, "1"], capsys)
+
+
+def test_a_switch_may_be_set_to_what_it_is() -> None:
+    words = ["ppo", "--env", "rljax/LightsOut-3x3", "--config.no-clip-values"]
+    for flag, value in (("--config.shared", True), ("--config.no-shared", False)):
+        _, config = options.parse_with_agent(training.Train, [*words, flag], "train")
+        assert (config.shared, config.clip_values) == (value, False)
