@@ -7,6 +7,7 @@ fields of the last base class first.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -206,8 +207,18 @@ def parse_with_agent(options: Any, arguments: list[str], command: str) -> tuple[
     renamed = [_with_name_here(argument, config) for argument in arguments]
     renamed = [argument for argument in renamed if not _is_so_already(argument, config)]
     _require_names_here(renamed, options, config)
-    parsed = parse(both, renamed, f"{command} {arguments[0]}")
+    try:
+        parsed = parse(both, renamed, f"{command} {arguments[0]}")
+    except SystemExit as end:
+        if not end.code:  # after --help
+            print("references", *references(agent), sep="\n  ")
+        raise
     return parsed.options, parsed.config
+
+
+def references(agent: Any) -> list[str]:
+    """The works behind the numbers in the comments of an agent's settings, from its docstring."""
+    return re.findall(r"^\[\d+\] .+(?:\n +.+)*", agent.__doc__ or "", re.MULTILINE)
 
 
 def run_settings(options: Any) -> dict[str, Any]:

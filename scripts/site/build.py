@@ -199,25 +199,20 @@ def navigation(entries: list[Any]) -> list[Any]:
     return nav
 
 
+def settings() -> tuple[str, list[Any]]:
+    """The settings of the site without its navigation, as text, and the navigation."""
+    import yaml
+
+    head, begin, entries = SETTINGS.read_text().partition("\nnav:\n")
+    return f"{head}\n", navigation(yaml.safe_load(f"{begin}{entries}")["nav"])
+
+
 def write_settings(path: Path) -> None:
     """Write the configuration of Zensical beside the pages."""
     import yaml
 
-    class Loader(yaml.SafeLoader):
-        """Keeps tags of Python as they are written."""
-
-    class Dumper(yaml.SafeDumper):
-        """Writes them back."""
-
-    class Tagged(dict[str, Any]):
-        """A mapping with the tag of a Python call."""
-
-    tag = "tag:yaml.org,2002:python/object/apply:pymdownx.slugs.slugify"
-    Loader.add_constructor(tag, lambda loader, node: Tagged(loader.construct_mapping(node, True)))
-    Dumper.add_representer(Tagged, lambda dumper, value: dumper.represent_mapping(tag, value))
-    settings = yaml.load(SETTINGS.read_text(), Loader)
-    settings["nav"] = navigation(settings["nav"])
-    path.write_text(yaml.dump(settings, Dumper=Dumper, sort_keys=False))
+    head, nav = settings()
+    path.write_text(head + yaml.safe_dump({"nav": nav}, sort_keys=False))
 
 
 def main() -> None:

@@ -198,6 +198,7 @@ def test_help_explains_each_hyperparameter(capsys: pytest.CaptureFixture[str]) -
     assert "usage: rljax train sac" in printed
     assert "--config.discount FLOAT" in printed
     assert "gamma;" in printed
+    assert re.search(r"references \[1\] \w.* \[2\] \w", printed)
 
 
 def test_help_shows_the_presets_values(capsys: pytest.CaptureFixture[str]) -> None:

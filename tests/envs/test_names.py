@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from rljax import envs
+from rljax.envs.tasks import catalogue
 
 
 @pytest.mark.parametrize(
@@ -48,13 +49,15 @@ def test_names_by_family():
     assert {"Gymnasium", "rljax", "brax"} <= set(names)
     assert "Hopper-v5" in names["Gymnasium"]
     assert "brax/ant" in names["brax"]
-    assert "rljax/Follow-discrete" in names["rljax"]
+    assert "rljax/Pendulum" in names["rljax"]
+    assert "rljax/Follow-discrete" not in names["rljax"]
     assert all(envs.is_compiled(name) for name in names["rljax"] + names["brax"])
     assert not any(envs.is_compiled(name) for name in names["Gymnasium"])
 
 
 def test_every_environment_has_the_name_that_it_is_made_by():
-    names = envs.names()["rljax"]
+    names = catalogue.all_names()
+    assert {*envs.names()["rljax"]} < {*names}
     assert {envs.make(name).spec.name for name in names} == {*names}
 
 
