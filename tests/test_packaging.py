@@ -93,6 +93,11 @@ def test_every_text_says_the_name_and_extras_of_the_distribution() -> None:
     assert install_command("ray", "sweep") == f"pip install '{DISTRIBUTION}[ray,sweep]'"
 
 
+def test_citation_and_changes_have_the_version() -> None:
+    assert f"\nversion: {rljax.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {rljax.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
 def test_wheel_holds_the_package_and_nothing_beside_it(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
