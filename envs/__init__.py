@@ -2,7 +2,7 @@
 
 The names in `_COMPILED` and `path/to/file.py:Name` run inside the compiled program. All others run
 on the host: those in `_HOSTED`, a `path/to/file.py:Name` that derives from `gymnasium.Env`, and
-every other name, which is Gymnasium's. See docs/environments.md.
+every other name, which is Gymnasium's. Names in `objects` are either. See docs/environments.md.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import importlib
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rljax.envs import objects
 
 if TYPE_CHECKING:
     from rljax.envs.autoreset import AutoReset
@@ -75,6 +77,8 @@ def is_compiled(name: str) -> bool:
     Imports a file of the user's.
     """
     name = split(without_arguments(name)).rest
+    if objects.is_object(name):
+        return objects.known(name).kind == "compiled"
     if _is_file(name):
         return not _module("custom").is_gymnasium(name.removeprefix("async/"))
     return name.partition("/")[0] in _COMPILED and "/" in name
@@ -96,7 +100,8 @@ def make(name: str) -> AutoReset:
         )
     if name != without_arguments(name) and not split(name).rest.startswith("gymnax/"):
         raise _without_arguments(name)
-    return _made.__wrapped__(name) if _is_file(name) else _made(name)  # a file may change
+    changes = _is_file(name) or objects.is_object(split(name).rest)
+    return _made.__wrapped__(name) if changes else _made(name)
 
 
 @functools.lru_cache(maxsize=16)
@@ -106,7 +111,8 @@ def _made(name: str) -> AutoReset:
 
     parts = split(name)
     family = parts.rest.partition("/")[0]
-    adapter = _module("custom" if _is_file(name) else _COMPILED[family])
+    is_custom = _is_file(name) or objects.is_object(parts.rest)
+    adapter = _module("custom" if is_custom else _COMPILED[family])
     environment = adapter.make(parts.rest)
     if parts.hidden:
         from rljax.envs.partial import Partial

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,6 +13,7 @@ from flax import struct
 from rljax.agent import Array, Step, choose
 from rljax.envs import signals
 from rljax.envs.environment import Environment
+from rljax.trust import nearest
 
 LONGEST = 2**31 - 1  # number of steps that is counted
 
@@ -38,9 +41,27 @@ class AutoReset:
     """
 
     def __init__(self, environment: Environment) -> None:
-        self.environment = environment
+        self.environment, self.params = environment, environment.params
         self.spec = environment.spec
         signals.check(self.spec.signals, self.spec.name)
+
+    def with_params(self, values: Mapping[str, Any]) -> AutoReset:
+        """The same with other `values` of fields of its `params`.
+
+        Raises `ValueError` for fields that they lack.
+        """
+        params: Any = self.params
+        is_dataclass = dataclasses.is_dataclass(params)
+        names = [field.name for field in dataclasses.fields(params)] if is_dataclass else []
+        for name in values:
+            if name not in names:
+                raise ValueError(
+                    f"the params of '{self.spec.name}' have no field '{name}'."
+                    f"{nearest(name, names)} Their fields: {', '.join(names) or 'none'}"
+                )
+        changed = AutoReset(self.environment)
+        changed.params = dataclasses.replace(params, **values)
+        return changed
 
     def reset(self, keys: Array) -> tuple[Any, AutoResetState]:
         """Begin an episode in each environment, from N typed keys.
@@ -96,7 +117,7 @@ class AutoReset:
         return step, state
 
     def _reset(self, key: Array) -> tuple[Any, Any]:
-        observation, state = self.environment.reset(key, self.environment.params)
+        observation, state = self.environment.reset(key, self.params)
         return self.spec.cast(observation), jax.tree.map(_strong, state)
 
     def _step(
@@ -104,7 +125,7 @@ class AutoReset:
     ) -> tuple[Any, Any, Array, Array, Array, Array | None, Any]:
         kinds = jax.tree.map(lambda leaf: leaf.dtype, state)
         observation, state, reward, terminated, truncated, info = self.environment.step(
-            key, state, action, self.environment.params
+            key, state, action, self.params
         )
         return (
             self.spec.cast(observation),

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import MASK, EnvSpec, Part
-from rljax.envs import signals
+from rljax.envs import objects, signals
 from rljax.envs.environment import Environment, EnvironmentFailed, syntax
 
 
@@ -25,7 +25,7 @@ def make(name: str) -> Environment:
     Raises `ValueError` for a missing file, class or part of the protocol, and other shapes than the
     spec's.
     """
-    made_by: Any = load(name)
+    made_by: Any = objects.known(name).make if objects.is_object(name) else load(name)
     try:
         environment = made_by()
     except Exception as error:

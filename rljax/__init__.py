@@ -15,19 +15,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rljax.runs import events
+    from rljax.runs.events import callbacks, loggers
     from rljax.runs.policies.loading import load
     from rljax.runs.policies.policy import Policy
-    from rljax.runs.run import resume, train
+    from rljax.runs.run import resume, resuming, train
 
 __version__ = "0.1.0"
-__all__ = ["Policy", "__version__", "load", "resume", "train"]
 
 _HOMES = {
     "Policy": "rljax.runs.policies.policy",
     "load": "rljax.runs.policies.loading",
     "resume": "rljax.runs.run",
+    "resuming": "rljax.runs.run",
     "train": "rljax.runs.run",
 }
+_MODULES = {
+    "callbacks": "rljax.runs.events.callbacks",
+    "events": "rljax.runs.events",
+    "loggers": "rljax.runs.events.loggers",
+}
+__all__ = [
+    "Policy",
+    "__version__",
+    "callbacks",
+    "events",
+    "load",
+    "loggers",
+    "resume",
+    "resuming",
+    "train",
+]
 
 # A checkout where symbolic links became text files.
 if not (Path(__file__).parent / "agents").is_dir():
@@ -36,6 +54,8 @@ if not (Path(__file__).parent / "agents").is_dir():
 
 def __getattr__(name: str) -> Any:
     """The public names, imported when they are first used (PEP 562)."""
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     if name not in _HOMES:
         raise AttributeError(
             f"module 'rljax' has no attribute '{name}'. Its names: {', '.join(sorted(__all__))}"

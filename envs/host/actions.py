@@ -159,7 +159,7 @@ def _bounds(space: spaces.Box, name: str) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(
             f"'{name}' acts within [{low[dim]}, {high[dim]}] in dimension {dim}, agents need "
             "finite bounds, because [-1, 1] is rescaled to them. Give its action_space bounds. If "
-            "the environment needs it, wrap it in gymnasium.wrappers.RescaleAction or ClipAction."
+            "the environment needs it, wrap it in gymnasium.wrappers.RescaleAction."
         )
     for dim in np.flatnonzero(low > high)[:1]:
         raise ValueError(

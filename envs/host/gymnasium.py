@@ -20,7 +20,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from rljax import envs
-from rljax.envs import custom, partial, signals
+from rljax.envs import custom, objects, partial, signals
 from rljax.envs.environment import EnvironmentFailed, parsed, silent_mujoco, syntax, unknown
 from rljax.envs.goals import with_goals
 from rljax.envs.host import ogbench, rendering
@@ -55,6 +55,8 @@ def make_hosted(name: str, num_envs: int, *, goals: bool = False, **make_kwargs:
         rendering.choose_renderer()
     if name.startswith("async/") and not goals:
         return Hosted(_asynchronous(name.removeprefix("async/"), num_envs, make_kwargs), name)
+    if objects.is_object(name) and objects.known(name).kind == "vector":
+        return Hosted(objects.known(name).source, name, lent=True)
     if not goals and envs.split(name).rest == name and _is_vector_only(name):
         make_vec = functools.partial(gymnasium.make_vec, num_envs=num_envs)
         return Hosted(_registered(make_vec, name, make_kwargs), name)
@@ -76,7 +78,10 @@ def _asynchronous(name: str, num_envs: int, make_kwargs: dict[str, Any]) -> Asyn
     first = _make(name, make_kwargs)  # so that errors are raised here, and not in a process
     Spaces(first.observation_space, first.action_space, name)
     spec = first.spec
-    first.close()
+    try:
+        first.close()
+    except Exception as error:
+        raise failure(f"'async/{name}'", "in close", error) from error
     makers = [
         functools.partial(_make_in_process, name, index, make_kwargs, os.getpid())
         for index in range(num_envs)
@@ -121,7 +126,7 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
     if parts.hidden:
         return WithoutPart(_make(parts.rest, make_kwargs), parts.hidden, parts.rest)
     bare, arguments = parsed(name)
-    if bare.rpartition(":")[0].endswith(".py"):
+    if objects.is_object(bare) or bare.rpartition(":")[0].endswith(".py"):
         return _made_of_class(bare, make_kwargs | arguments)
     if _is_vector_only(name):
         raise ValueError(
@@ -133,7 +138,7 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
 
 def _is_vector_only(name: str) -> bool:
     bare = parsed(name)[0]
-    if bare.rpartition(":")[0].endswith(".py"):
+    if objects.is_object(bare) or bare.rpartition(":")[0].endswith(".py"):
         return False
     spec = gymnasium.registry.get(_imported(name))
     return spec is not None and spec.entry_point is None and spec.vector_entry_point is not None
@@ -249,9 +254,13 @@ class WithoutPart(gymnasium.ObservationWrapper):
 
 
 def _made_of_class(name: str, make_kwargs: dict[str, Any]) -> Any:
-    made_by: Any = custom.load(name)
-    limit = getattr(made_by, "max_episode_steps", None)
-    spec = EnvSpec(f"{made_by.__name__}-v0", made_by, max_episode_steps=limit)
+    if objects.is_object(name):
+        known = objects.known(name)
+        label, made_by, limit = name.removeprefix(objects.PREFIX), known.make, known.limit
+    else:
+        made_by = custom.load(name)
+        label, limit = made_by.__name__, getattr(made_by, "max_episode_steps", None)
+    spec = EnvSpec(f"{label}-v0", made_by, max_episode_steps=limit)
     try:
         return gymnasium.make(spec, **make_kwargs)
     except Exception as error:

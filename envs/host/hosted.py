@@ -6,7 +6,7 @@ Reference: Towers et al., Gymnasium, arXiv:2407.17032.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -44,14 +44,15 @@ class Hosted:
         tolerant: whether numbers that are not finite are accepted, where others share the batch.
     """
 
-    def __init__(self, vector_env: VectorEnv, name: str) -> None:
-        """Wrap `vector_env`, which error messages and `spec` call `name`.
+    def __init__(self, vector_env: VectorEnv, name: str, lent: bool = False) -> None:
+        """Wrap `vector_env`, which error messages and `spec` call `name`. One that is `lent` is its
+        owner's to close.
 
         Notes where agents see changed observations. If actions are discrete, resets the first
         environment to see whether its `info` has a mask. Raises what `Spaces` and
         `signals.declared` raise.
         """
-        self.vector_env, self.name = vector_env, name
+        self.vector_env, self.name, self._lent = vector_env, name, lent
         self.num_envs: int = vector_env.num_envs
         self._calls = VectorCalls(vector_env, name)
         self._environments = self._calls.environments
@@ -211,6 +212,10 @@ class Hosted:
             self.vector_env.continue_episodes(self._length.tolist())
         return self._observation
 
+    def change(self, values: Mapping[str, Any]) -> None:
+        """Set attributes of all environments. Raises what `VectorCalls.change` raises."""
+        self._calls.change(values)
+
     def render(self) -> np.ndarray:
         """A picture of environment 0, uint8 [H, W, 3]. Raises what `VectorCalls.render` raises."""
         return self._calls.render()
@@ -220,7 +225,8 @@ class Hosted:
 
         With `at_once`, for environments that do not return from a step: end only their processes.
         """
-        self._calls.close(at_once)
+        if not self._lent:
+            self._calls.close(at_once)
 
     def _forget(self) -> None:
         self._return = np.zeros(self.num_envs)

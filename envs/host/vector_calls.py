@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -103,6 +103,27 @@ class VectorCalls:
                 "be rendered."
             )
         return np.asarray(frame)
+
+    def change(self, values: Mapping[str, Any]) -> None:
+        """Set attributes of all environments, or of wrappers around them.
+
+        Raises `ValueError` for attributes that they lack, and where they are out of reach.
+        """
+        base: Any = self.vector_env.unwrapped
+        processes = isinstance(base, AsyncVectorEnv)
+        if self.environments is None and not processes:
+            raise ValueError(f"the environments of '{self.name}' are out of reach.")
+        for name, value in values.items():
+            if processes:
+                present = self._call("change", base.call, "has_wrapper_attr", name)
+            else:
+                present = [each.has_wrapper_attr(name) for each in self.environments or ()]
+            if not all(present):
+                raise ValueError(f"'{self.name}' has no attribute '{name}' to change.")
+            if processes:
+                self._call("change", base.set_attr, name, [value] * self.vector_env.num_envs)
+            for each in self.environments or ():
+                self._call("change", each.set_wrapper_attr, name, value)
 
     def close(self, at_once: bool) -> None:
         """Close the environments, once. With `at_once`, end their processes, and leave others."""

@@ -64,7 +64,19 @@ class Train(
 
     keep_checkpoints: int = Settings.keep_checkpoints  # newest checkpoints kept
     tensorboard: bool = Settings.tensorboard  # write TensorBoard events too
-    wandb: str | None = Settings.wandb  # Weights & Biases project (WANDB_MODE=offline: local)
+    # Weights & Biases: PROJECT or ENTITY/PROJECT (WANDB_MODE=offline: on this machine)
+    wandb: str | None = Settings.wandb
+    wandb_group: str | None = Settings.wandb_group
+    wandb_name: str | None = Settings.wandb_name
+    wandb_tags: tuple[str, ...] = ()
+    mlflow: str | None = Settings.mlflow  # MLflow experiment, where MLFLOW_TRACKING_URI says
+    trackio: str | None = Settings.trackio  # Trackio project
+    # cleanrl: its charts, and in Weights & Biases a run for each learner, for the Open RL Benchmark
+    chart_names: Literal["rljax", "cleanrl"] = "rljax"
+    # end the run once an evaluation's mean return, over all learners, is so high
+    stop_at_return: float | None = None
+    # film the first learner every so many steps, after an evaluation: films/ in the run's folder
+    film_every: int | None = None
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -151,8 +163,10 @@ def train(arguments: list[str]) -> None:
                 "--dry-run, --learners-per-launch and --ray are for a grid: --grid "
                 "config.actor-lr=1e-4,3e-4"
             )
-        _print_once(run.train(**what, **how))
+        _print_once(run.train(**what, **how, callbacks=_callbacks(options)))
         return
+    if _callbacks(options):
+        raise ValueError("--stop-at-return and --film-every are for one run, and this is a grid.")
     from rljax.tuning import grid_axes, grids
 
     axes = grid_axes.parse(options.grid, config)
@@ -170,6 +184,16 @@ def train(arguments: list[str]) -> None:
     else:
         how |= {"most": options.learners_per_launch, "workers": options.workers()}
         print(grids.train(experiment, points, **how))
+
+
+def _callbacks(options: Train) -> list[Any]:
+    from rljax.runs.events import callbacks
+
+    stop = options.stop_at_return
+    chosen: list[Any] = [] if stop is None else [callbacks.StopAtReturn(stop)]
+    if options.film_every is not None:
+        chosen.append(callbacks.FilmEvery(options.film_every))
+    return chosen
 
 
 def sweep(arguments: list[str]) -> None:

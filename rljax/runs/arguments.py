@@ -5,11 +5,14 @@ All raise `TypeError` for values of other types.
 
 from __future__ import annotations
 
+import json
 import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rljax.envs import objects
+from rljax.runs import records
 from rljax.training import configuration
 from rljax.training.settings import LARGEST, Settings, seeds_of
 from rljax.trust import Folder, nearest
@@ -69,44 +72,75 @@ def seeds_from(argument: Any) -> tuple[int, ...]:
 
 
 def environment_name(env: Any) -> str | None:
-    """The name of an environment, of a registered one of Gymnasium, or of a function.
+    """The name of an environment: its own, that of a registered one of Gymnasium, or one by which
+    this process alone knows it.
 
-    Raises `TypeError` where its name does not make it again.
+    Raises `TypeError` for what is no environment.
     """
     if env is None or isinstance(env, str):
         return env
+    return _registered(env) or objects.register(env)
+
+
+def evaluation_environment(name: str | None) -> str | None:
+    """Where evaluations play, for a training in the vector environment `name`; else None.
+
+    Raises `ValueError` where its single environments are out of reach.
+    """
+    if name is None or not objects.is_object(name) or objects.known(name).kind != "vector":
+        return None
+    one = _registered(objects.known(name).source) or objects.one_of(name)
+    if one is None:
+        raise ValueError(
+            f"'{name}' is a vector environment, and evaluations need environments of their own: "
+            "give eval_env."
+        )
+    return one
+
+
+def environment_again(folder: Folder, env: Any) -> None:
+    """Make the environment of a run known that began with one of Python.
+
+    Raises `ValueError` where it is needed and not given, and where the run has another.
+    """
+    path = folder.path / "config.json"
+    name = records.read_config(folder.path)["env"] if path.exists() else ""
+    if objects.is_object(name):
+        if env is not None:
+            objects.register(env, name)
+        else:
+            objects.known(name)
+    elif env is not None and environment_name(env) != name:
+        raise ValueError(f"the run in '{folder.path}' learns in '{name}', env is {env!r}.")
+
+
+def _registered(env: Any) -> str | None:
+    """The name under which Gymnasium makes the same environment again, if there is one."""
     import gymnasium
     from gymnasium.envs.registration import EnvSpec
 
     made = env
-    if not isinstance(env, gymnasium.Env | EnvSpec) and callable(env):
+    is_made = isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv | EnvSpec)
+    if not is_made and callable(env) and not isinstance(env, type):
         try:
             made = env()
-        except Exception as error:
-            raise TypeError(
-                f"env is {env!r}, which does not make an environment: {error}. {_REGISTER}"
-            ) from error
+        except Exception:
+            return None
     spec = made if isinstance(made, EnvSpec) else getattr(made, "spec", None)
     if made is not env and isinstance(made, gymnasium.Env):
         made.close()
     if not isinstance(spec, EnvSpec):
-        raise TypeError(f"env is {env!r}, it must be the name of an environment. {_REGISTER}")
+        return None
     registered = gymnasium.registry.get(spec.id)
     same = ("entry_point", "max_episode_steps", "additional_wrappers")
     if registered is None or any(getattr(spec, name) != getattr(registered, name) for name in same):
-        raise TypeError(
-            f"env is {env!r}, and its name '{spec.id}' makes another environment. {_REGISTER}"
-        )
-    kwargs, usual = ({**x.kwargs, "render_mode": None} for x in (spec, registered))
-    if kwargs != usual:
-        raise TypeError(
-            f"env is {env!r} with other arguments than its name '{spec.id}' has. {_REGISTER}"
-        )
-    return spec.id
-
-
-_REGISTER = (
-    "A run makes its environment again, so register it under a name: "
-    "gymnasium.register('Mine-v0', entry_point=MyEnv, kwargs={...}), and train in 'Mine-v0'. Where "
-    "a file mine.py does this, 'mine:Mine-v0' works everywhere, also on the command line."
-)
+        return None
+    changed = {
+        name: value
+        for name, value in spec.kwargs.items()
+        if name != "render_mode" and registered.kwargs.get(name) != value
+    }
+    try:
+        return f"{spec.id}?{json.dumps(changed)}" if changed else spec.id
+    except TypeError:
+        return None

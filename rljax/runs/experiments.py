@@ -23,7 +23,7 @@ from rljax.trust import Folder, note, require_no_code
 
 def prepare(
     agent: str,
-    env: str | None = None,
+    env: Any = None,
     steps: int = 1_000_000,
     *,
     data: str | None = None,
@@ -38,9 +38,9 @@ def prepare(
     env = arguments.environment_name(env)
     steps = configuration.integer(steps, "steps", LARGEST)
     seeds = arguments.seeds_from(seeds)
-    settings = arguments.checked(
-        settings | {"eval_env": arguments.environment_name(settings.get("eval_env"))}
-    )
+    eval_env = arguments.environment_name(settings.get("eval_env"))
+    eval_env = eval_env or arguments.evaluation_environment(env)
+    settings = arguments.checked(settings | {"eval_env": eval_env})
     module = registry.load_agent(agent)
     dataset = None if data is None else datasets.load(data)
     if dataset is not None and dataset.provenance.get("unread"):

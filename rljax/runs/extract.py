@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from rljax import trust
-from rljax.runs import arguments, checkpoints, console, records, resumption, run
+from rljax.runs import active, arguments, checkpoints, console, records, resumption
 from rljax.runs.statistics import summaries
 from rljax.system import outputs
 from rljax.training import configuration, population
@@ -31,7 +31,7 @@ def extract(
     """
     source_folder, learners = arguments.run_folder(folder), list(learners)
     folder = source_folder.path
-    source = run.Run.open(source_folder, console.View())
+    source = active.ActiveRun.open(source_folder, console.View())
     number = len(source.training.members)
     if not learners or sorted(set(learners) & set(range(number))) != sorted(learners):
         raise ValueError(
@@ -57,7 +57,7 @@ def extract(
     partial = target.with_name(f".partial-{target.name}")
     shutil.rmtree(partial, ignore_errors=True)
     experiment = dataclasses.replace(source.experiment, settings=settings, config=config)
-    part = run.Run(experiment, partial, console.View())
+    part = active.ActiveRun(experiment, partial, console.View())
     try:
         _write(source, source_folder, part, learners)
         partial.rename(target)
@@ -68,7 +68,12 @@ def extract(
     return target
 
 
-def _write(source: run.Run, folder: trust.Folder, target: run.Run, learners: Sequence[int]) -> None:
+def _write(
+    source: active.ActiveRun,
+    folder: trust.Folder,
+    target: active.ActiveRun,
+    learners: Sequence[int],
+) -> None:
     path = checkpoints.newest(source.folder / "checkpoints")
     notes = resumption.notes_of(source.training, path)
     resumption.notes_of(target.training, path)

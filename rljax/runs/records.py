@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rljax.runs import json_files
+from rljax.runs.events.loggers import Logger, check
 from rljax.runs.json_files import dumps, write_json
-from rljax.runs.loggers import Logger, TensorBoard, WandB, require_loggers
 from rljax.runs.schema import CONFIG, FORMAT, LINES, NEEDED, NEEDED_IN_LINES, RESULTS
 from rljax.trust import safe
 
@@ -36,9 +36,7 @@ class Recorder:
     A failed write raises `OSError` and leaves the lines before it.
     """
 
-    def __init__(
-        self, out: Path | None, tensorboard: bool = False, wandb: str | None = None
-    ) -> None:
+    def __init__(self, out: Path | None, loggers: Sequence[Logger] = ()) -> None:
         """Open the files of the run in the folder `out`, and remove incomplete last lines.
 
         Nothing is recorded where `out` is None. Raises `ValueError` for loggers that do not start.
@@ -48,13 +46,12 @@ class Recorder:
         self._files: dict[str, _Lines] = {}
         if out is None:
             return
-        require_loggers(tensorboard, wandb)
+        check(loggers)
         out.mkdir(parents=True, exist_ok=True)
-        if tensorboard:
-            self._loggers.append(TensorBoard(out / "tensorboard"))
-        if wandb is not None:
-            self._loggers.append(WandB(out, wandb))
         try:
+            for logger in loggers:
+                logger.begin(out)
+                self._loggers.append(logger)
             for name, file in FILES.items():
                 if name not in RARE or (out / file).exists():
                     self._files[name] = _Lines(out / file, name)
@@ -83,6 +80,11 @@ class Recorder:
             if name not in self._files:
                 self._files[name] = _Lines(self._out / FILES[name], name)
             self._files[name].append(record)
+
+    def film(self, path: Path, step: int) -> None:
+        """Hand a film that was written at `step` to the loggers."""
+        for logger in self._loggers:
+            logger.film(path, step)
 
     def summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json, atomically."""

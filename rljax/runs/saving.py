@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 from rljax.distributed import processes
 from rljax.runs import checkpoints, console, json_files, records
@@ -20,6 +21,7 @@ class Saver:
     def __init__(self, training: Training, folder: Path, view: console.View) -> None:
         self._training, self._folder, self._view = training, folder, view
         self._warned_of_pickle = False
+        self.step: int | None = None  # of the last checkpoint
         self.start()
 
     def start(self) -> None:
@@ -35,8 +37,10 @@ class Saver:
         wait = max(CHECKPOINT_SECONDS, self._seconds / MOST_SAVING)
         return processes.any_process(time.perf_counter() - self._last >= wait)
 
-    def save(self, recorder: records.Recorder, began: float) -> None:
-        """Save a checkpoint after the lines of `recorder`, `began` by `time.perf_counter`."""
+    def save(self, recorder: records.Recorder, began: float, callbacks: list[Any]) -> Path:
+        """Save a checkpoint after the lines of `recorder`, `began` by `time.perf_counter`, with
+        the states of `callbacks`. Returns its folder.
+        """
         self._view.status("saving")
         start = time.perf_counter()
         recorder.sync()
@@ -51,9 +55,10 @@ class Saver:
             "wall_seconds": time.perf_counter() - began,
             "seal": state_seal(environments),
             "records": recorder.marks(),
+            "callbacks": callbacks,
         }
         blobs[checkpoints.NOTES] = json_files.dumps(notes).encode()
-        checkpoints.save(
+        folder = checkpoints.save(
             self._folder / "checkpoints",
             training.step,
             checkpoint_state.arrays(training),
@@ -62,3 +67,5 @@ class Saver:
         )
         self._last = time.perf_counter()
         self._seconds = self._last - start
+        self.step = training.step
+        return folder

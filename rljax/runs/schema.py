@@ -48,12 +48,14 @@ CONFIG = {
     "schedule": OBJECT | list_of(list_of(WHOLE | OBJECT)) | NULL,
     "state_bytes": WHOLE,
     **dict.fromkeys(("base_digest", "command", "processor", "git_revision"), TEXT | NULL),
+    **dict.fromkeys(("callbacks", "loggers"), list_of(object_of(name=TEXT))),
     "resumed": list_of(object_of(step=WHOLE, command=TEXT)) | NULL,
     "versions": TEXTS | NULL,
     "devices": list_of(TEXT) | NULL,
     "devices_used": list_of(WHOLE),
 }
-NEEDED = tuple(name for name in CONFIG if name not in ("resumed", "without_updates"))
+LATER = ("resumed", "without_updates", "callbacks", "loggers")  # that older runs lack
+NEEDED = tuple(name for name in CONFIG if name not in LATER)
 LINES = {
     "metrics": {"step": WHOLE, "wall_seconds": NUMBER | NULL, "steps_per_second": NUMBER | NULL},
     "evaluations": {

@@ -274,10 +274,11 @@ def make(
     return HostedEvaluator(agent, hosted, num_learners)
 
 
+def seeds_of(seeds: Sequence[int], step: int, episodes: int) -> list[int]:
+    """The seeds of `episodes` episodes at `step`, for each learner's seed."""
+    return [x for seed in seeds for x in environment_seeds(seed, EVALUATE, step, number=episodes)]
+
+
 def evaluate(evaluator: Any, state: Any, settings: Settings, step: int, config: Any) -> Episodes:
     """Play `eval_episodes` episodes with each learner, seeded by its seed and the step."""
-    number = settings.eval_episodes
-    seeds = [
-        s for seed in settings.seeds for s in environment_seeds(seed, EVALUATE, step, number=number)
-    ]
-    return evaluator(state, seeds, config)
+    return evaluator(state, seeds_of(settings.seeds, step, settings.eval_episodes), config)

@@ -56,6 +56,12 @@ class Settings:
     schedule: Mapping[str, Any] | None = None  # see `rljax.training.schedules.schedule`
     tensorboard: bool = False
     wandb: str | None = None
+    wandb_group: str | None = None
+    wandb_name: str | None = None
+    wandb_tags: tuple[str, ...] = ()
+    mlflow: str | None = None
+    trackio: str | None = None
+    chart_names: str = "rljax"
 
     @property
     def evaluated_in(self) -> str:
@@ -70,7 +76,8 @@ class Settings:
                 object.__setattr__(self, name, value)
         seeds = tuple(configuration.integer(seed, "a seed", LARGEST) for seed in self.seeds)
         object.__setattr__(self, "seeds", seeds)
-        object.__setattr__(self, "from_parts", tuple(self.from_parts))
+        for name in ("from_parts", "wandb_tags"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
 
 
 def settings_of(described: Mapping[str, Any]) -> Settings:

@@ -19,6 +19,7 @@ from rljax import agent as contract
 from rljax.agent import float_fields
 from rljax.distributed import ray_cluster
 from rljax.runs import (
+    active,
     arguments,
     checkpoints,
     console,
@@ -27,7 +28,6 @@ from rljax.runs import (
     folders,
     json_files,
     records,
-    run,
 )
 from rljax.system import hardware, lock
 from rljax.system.lock import Lock
@@ -169,7 +169,7 @@ def train(
         console.create(quiet).say(str(made))
     command = command or shlex.join(sys.argv)
     if len(made.launches) == 1 and workers is None:
-        return run.Run.begin(
+        return active.ActiveRun.begin(
             _of(experiment, made.launches[0]), folder, console.create(quiet), command
         ).execute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -326,7 +326,7 @@ def launch(
     inside = folder.other(folder.path / name)
     view = console.create(quiet)
     if (inside.path / "config.json").exists():
-        going = run.Run.continued(inside, view, steps, shlex.join(sys.argv), wait=wait)
+        going = active.ActiveRun.continued(inside, view, steps, shlex.join(sys.argv), wait=wait)
     else:
         (entry,) = [entry for entry in described["launches"] if entry["folder"] == name]
         settings = settings_of({**described["settings"], "seeds": entry["seeds"]})
@@ -334,7 +334,7 @@ def launch(
         experiment = experiments.restored(
             settings, entry["config"], folder, PLAN, described.get("seals")
         )
-        going = run.Run.begin(experiment, inside.path, view, described["command"])
+        going = active.ActiveRun.begin(experiment, inside.path, view, described["command"])
     with contextlib.suppress(failures.Diverged):
         going.execute()
         return going.training.complete

@@ -24,7 +24,7 @@ from rljax.training.named_code import named_code
 from rljax.training.plan import Experiment
 from rljax.training.settings import settings_of
 from rljax.trust import Folder, seals
-from rljax.tuning import grids, search_spaces
+from rljax.tuning import grids, search_spaces, trials
 from rljax.tuning.population_based import PopulationBasedSearch
 from rljax.tuning.trials import SearchResult, SearchTask, Trials
 
@@ -87,6 +87,7 @@ def begin(
         "seals": seals(named_code(settings)),
         **hardware.provenance(),
     }
+    trials.require_storage(protocol.storage)
     try:
         made = folders.make_folder(folder)
     except FileExistsError:

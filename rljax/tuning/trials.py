@@ -7,12 +7,13 @@ below others if a signal's mean exceeds its limit, and last with a diverged lear
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import json
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -288,7 +289,7 @@ class Trials:
         optuna, protocol = require_optuna(), self.task.protocol
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         file = self.task.folder / "study.db"
-        storage = protocol.storage or f"sqlite:///{safe(file).resolve()}"
+        storage = protocol.storage or f"sqlite:///{_plain(str(safe(file).resolve()))}"
         settings = self.task.experiment.settings
         about = {
             "agent": settings.agent,
@@ -298,7 +299,7 @@ class Trials:
             "tuning_seeds": list(protocol.tuning_seeds),
             "space": json_files.plain(self.task.space.entries),
         }
-        try:
+        with _of_storage(storage):
             study = optuna.create_study(
                 storage=storage,
                 study_name=protocol.study,
@@ -306,11 +307,6 @@ class Trials:
                 load_if_exists=True,
             )
             known = study.user_attrs
-        except Exception as error:
-            first = str(error).strip().splitlines()[0]
-            raise ValueError(
-                f"the study's storage '{storage}' cannot be used: {type(error).__name__}: {first}"
-            ) from error
         for name, value in about.items():
             if known and known.get(name) != value:
                 raise ValueError(
@@ -321,6 +317,29 @@ class Trials:
             for name, value in about.items():
                 study.set_user_attr(name, value)
         return study
+
+
+def require_storage(storage: str | None) -> None:
+    """Raise `ValueError` for a study's storage that cannot be used."""
+    if storage is not None:
+        with _of_storage(storage):
+            require_optuna().storages.get_storage(storage)
+
+
+@contextlib.contextmanager
+def _of_storage(storage: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        first = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"the study's storage '{storage}' cannot be used: {type(error).__name__}: {first}"
+        ) from error
+
+
+def _plain(path: str) -> str:
+    """A path in a URL of Optuna, which fills in what stands in braces."""
+    return path.replace("{", "{{").replace("}", "}}")
 
 
 def require_optuna() -> Any:

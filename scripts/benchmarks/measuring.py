@@ -36,7 +36,7 @@ def prepared(
     """Our run with the peer's settings, created but not started,
     in a folder that is removed at the end.
     """
-    from rljax.runs import console, run
+    from rljax.runs import active, console
     from rljax.training import registry
     from rljax.training.plan import Experiment
     from rljax.training.settings import Settings
@@ -54,7 +54,7 @@ def prepared(
     )
     experiment = Experiment(settings, module, module.Config(**changes), None)
     with tempfile.TemporaryDirectory() as folder:
-        begun = run.Run.begin(experiment, Path(folder, "run"), console.View(), "benchmark")
+        begun = active.ActiveRun.begin(experiment, Path(folder, "run"), console.View(), "benchmark")
         try:
             yield begun.training
         finally:

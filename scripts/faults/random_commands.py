@@ -329,7 +329,7 @@ def without_work() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name in WORK:
             stack.enter_context(mock.patch(name, begin))
-        stack.enter_context(mock.patch("rljax.runs.run.Run.execute", execute))
+        stack.enter_context(mock.patch("rljax.runs.active.ActiveRun.execute", execute))
         # In a thread of its own. The command goes on as the only process.
         stack.enter_context(mock.patch("jax.distributed.initialize"))
         stack.enter_context(mock.patch("rljax.distributed.processes.abort", leave))

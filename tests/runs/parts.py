@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import pytest
 
-from rljax.runs import run
+from rljax.runs import active, run
 from tests.helpers import small_runs
 
 
@@ -40,18 +40,19 @@ def compilations(note: Callable[[dict[str, Any]], Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def stopped(when: Callable[[run.Run], bool], most: int) -> Iterator[list[Path]]:
+def stopped(when: Callable[[active.ActiveRun], bool], most: int) -> Iterator[list[Path]]:
     """Interrupt runs, as Ctrl-C does, once each, after saving where `when` is true;
     their folders.
     """
-    save, folders = run.Run._save, []
+    save, folders = active.ActiveRun._save_now, []
 
-    def save_and_stop(self: run.Run) -> None:
-        save(self)
+    def save_and_stop(self: active.ActiveRun) -> Path:
+        path = save(self)
         if when(self) and self.folder not in folders and len(folders) < most:
             folders.append(self.folder)
             signal.raise_signal(signal.SIGINT)
+        return path
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run.Run, "_save", save_and_stop)
+        patch.setattr(active.ActiveRun, "_save_now", save_and_stop)
         yield folders

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljax.runs import experiments, records, run
+from rljax import envs
+from rljax.runs import arguments, experiments, records, run
 from rljax.runs.policies import evaluate, loading
 
 
@@ -93,19 +94,42 @@ def test_an_environment_or_a_function_that_makes_one_stands_for_its_name() -> No
     made.close()
 
 
-def test_an_environment_that_cannot_be_made_again_is_told_to_register() -> None:
+def test_environments_without_a_name_have_one_in_this_process() -> None:
     import gymnasium
     from gymnasium.envs.classic_control import PendulumEnv
 
-    others = [
-        gymnasium.make("Pendulum-v1", g=1.0),
-        gymnasium.make("Pendulum-v1", max_episode_steps=10),
-        gymnasium.wrappers.ClipAction(gymnasium.make("Pendulum-v1")),
-        PendulumEnv(),
-        PendulumEnv,
-        lambda: None,
-        lambda x: x,
-    ]
-    for env in others:
-        with pytest.raises(TypeError, match=r"^env is .*gymnasium\.register\('Mine-v0'"):
-            experiments.prepare("td3", env, 100)
+    def small() -> gymnasium.Env:
+        return gymnasium.wrappers.TimeLimit(PendulumEnv(), 10)
+
+    others = {
+        'Pendulum-v1?{"g": 1.0}': (gymnasium.make("Pendulum-v1", g=1.0), 200),
+        "python/PendulumEnv": (gymnasium.make("Pendulum-v1", max_episode_steps=10), 10),
+        "python/PendulumEnv-2": (
+            gymnasium.wrappers.FlattenObservation(gymnasium.make("Pendulum-v1")),
+            200,
+        ),
+        "python/PendulumEnv-3": (PendulumEnv(), None),
+        "python/PendulumEnv-4": (PendulumEnv, None),
+        "python/small": (small, 10),
+    }
+    for name, (env, limit) in others.items():
+        assert arguments.environment_name(env) == name
+        assert arguments.environment_name(env) == name
+        hosted = envs.make_hosted(name, 2)
+        assert hosted.spec.max_episode_steps == limit
+        assert hosted.spec.observation_shape == (3,)
+        hosted.close()
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [(lambda: None, "which makes None"), (lambda x: x, "does not make an"), (3, "it must be the")],
+)
+def test_what_is_no_environment_is_refused(env: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=rf"^env is .*{message}"):
+        experiments.prepare("td3", env, 100)
+
+
+def test_an_environment_of_another_process_is_asked_for() -> None:
+    with pytest.raises(ValueError, match=r"'python/Gone' was made in Python.*env=\.\.\."):
+        experiments.prepare("td3", "python/Gone", 100)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from rljax.runs import checkpoints, failures, folders, records, run, saving
+from rljax.runs.policies import loading
 from rljax.system import lock
 from rljax.system.lock import FolderInUse, Lock
 from rljax.training.loop import Training
@@ -279,6 +280,14 @@ def test_a_config_of_wrong_types_is_named(half: Path, change: dict[str, Any], me
     ) as raised:
         records.read_config(half)
     assert message in str(raised.value)
+
+
+def test_damaged_spaces_are_named_before_a_policy_acts(half: Path) -> None:
+    box = {"kind": "Box", "low": [0.0, [], 1.0], "high": 1.0, "shape": [3], "dtype": "float32"}
+    described = records.read_config(half) | {"spaces": {"observation": box, "action": box}}
+    records.write_json(half / "config.json", described)
+    with pytest.raises(ValueError, match=r"half' cannot be read as a run: the spaces in its conf"):
+        loading.load(half)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "", '{"agent": "sac"}', "[" * 100_000, "\x00"])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from rljax.runs import records
+from rljax.runs.events import loggers
 from rljax.runs.records import Recorder, read, write_json
 from rljax.runs.schema import FORMAT
 from tests.helpers import run_folders as run_folders
@@ -295,26 +296,28 @@ def test_write_json_replaces_or_leaves(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("package", "extra", "arguments"),
+    ("package", "extra", "logger"),
     [
-        ("tensorboardX", "tensorboard", {"tensorboard": True}),
-        ("wandb", "wandb", {"wandb": "project"}),
+        ("tensorboardX", "tensorboard", loggers.TensorBoard()),
+        ("wandb", "wandb", loggers.WandB("project")),
+        ("mlflow", "mlflow", loggers.MLflow("experiment")),
+        ("trackio", "trackio", loggers.Trackio("project")),
     ],
 )
 def test_a_logger_that_is_not_installed_names_its_extra(
-    tmp_path, monkeypatch, package, extra, arguments
+    tmp_path, monkeypatch, package, extra, logger
 ):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(
         ValueError, match=rf"needs the package '{package}'.* pip install 'rljax-suite\[{extra}\]'"
     ):
-        Recorder(tmp_path / "run", **arguments)
+        Recorder(tmp_path / "run", [logger])
     assert not (tmp_path / "run").exists()
 
 
 def test_tensorboard_has_one_folder_per_learner(tmp_path):
     pytest.importorskip("tensorboardX")
-    with Recorder(tmp_path, tensorboard=True) as recorder:
+    with Recorder(tmp_path, [loggers.TensorBoard()]) as recorder:
         recorder.metrics({"step": 10, "wall_seconds": 0.5, "critic/loss": [1.0, 2.0]})
         recorder.evaluation(evaluation(10, learner=1))
         expected = {("critic/loss", 10): 1.0, ("wall_seconds", 10): 0.5}
@@ -333,7 +336,7 @@ def test_tensorboard_has_one_folder_per_learner(tmp_path):
 
 def test_tensorboard_hides_what_truncation_dropped(tmp_path):
     pytest.importorskip("tensorboardX")
-    with Recorder(tmp_path, tensorboard=True) as recorder:
+    with Recorder(tmp_path, [loggers.TensorBoard()]) as recorder:
         write(recorder, [10, 20])
         recorder.truncate(10)
         write(recorder, [20])
@@ -382,7 +385,7 @@ def wandb(monkeypatch):
 
 def test_wandb_reports_by_environment_steps_and_learner(tmp_path, wandb):
     write_json(tmp_path / "config.json", {"agent": "sac"})
-    with Recorder(tmp_path, wandb="mine") as recorder:
+    with Recorder(tmp_path, [loggers.WandB("mine")]) as recorder:
         recorder.metrics({"step": 10, "wall_seconds": 0.5, "critic/loss": [1.0, None]})
         recorder.evaluation(
             {"step": 10, "learner": 1, "returns": [1.0, 3.0], "success": [0.0, 1.0]}
@@ -406,17 +409,39 @@ def test_wandb_reports_by_environment_steps_and_learner(tmp_path, wandb):
 
 def test_wandb_goes_on_with_the_same_run(tmp_path, wandb):
     for _ in range(2):
-        with Recorder(tmp_path, wandb="mine") as recorder:
+        with Recorder(tmp_path, [loggers.WandB("mine")]) as recorder:
             recorder.truncate(0)
     how = [(run.arguments["id"], run.arguments["resume"]) for run in wandb.runs]
     assert how == [(None, None), ("abc", "allow")]
+
+
+def test_wandb_has_a_run_for_each_learner_with_the_names_of_cleanrl(tmp_path, wandb):
+    described = {"agent": "sac", "environment": "Hopper-v5", "seeds": [3, 4], "steps": 100}
+    write_json(tmp_path / "config.json", described)
+    logger = loggers.WandB("us/open", tags=["v1"], chart_names="cleanrl")
+    with Recorder(tmp_path, [logger]) as recorder:
+        recorder.metrics({"step": 10, "episode/return": [1.0, 2.0], "critic/loss": [0.5, None]})
+        recorder.evaluation({"step": 10, "learner": 1, "returns": [1.0, 3.0]})
+    first, second = wandb.runs
+    assert first.arguments["entity"] == "us"
+    assert first.arguments["project"] == "open"
+    config = second.arguments["config"]
+    names = ("exp_name", "env_id", "seed")
+    assert [config[name] for name in names] == ["sac_rljax", "Hopper-v5", 4]
+    assert second.arguments["name"] == "sac_rljax__4"
+    expected = {"global_step": 10, "charts/episodic_return": 1.0, "losses/qf_loss": 0.5}
+    assert first.logged == [expected]
+    assert second.logged == [
+        {"global_step": 10, "charts/episodic_return": 2.0},
+        {"global_step": 10, "evaluation/return": 2.0},
+    ]
 
 
 def test_wandb_that_does_not_start(tmp_path, wandb):
     with pytest.raises(
         ValueError, match=r"did not start for project 'offended': no API key\..*WANDB_MODE=offline"
     ):
-        Recorder(tmp_path, wandb="offended")
+        Recorder(tmp_path, [loggers.WandB("offended")])
 
 
 def events(out, learner):

@@ -19,7 +19,7 @@ import pytest
 
 import rljax
 from rljax.agents import td3
-from rljax.runs import checkpoints, console, failures, records, run
+from rljax.runs import active, checkpoints, console, failures, records, run
 from rljax.runs.policies import evaluate
 from rljax.system.runtime import CompileClock
 from rljax.training import configuration, registry
@@ -61,7 +61,7 @@ def test_nothing_compiles_after_the_first_chunks(env: str, tmp_path: Path) -> No
     sizes = small_runs.SMALL | {"hidden": (17, 16)}  # which no other test has compiled
     config = configuration.replace(module.Config(), sizes, "test")
     settings = Settings("td3", env, 400, (0, 1), **small_runs.EVERY)
-    begun = run.Run.begin(
+    begun = active.ActiveRun.begin(
         Experiment(settings, module, config, None), tmp_path / "run", console.View(), "test"
     )
     steps: list[int] = []

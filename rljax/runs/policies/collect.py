@@ -19,8 +19,9 @@ from rljax.agent import EnvSpec, Transition, mask_of
 from rljax.buffers import frames
 from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.runs import arguments, checkpoints, console, resumption
+from rljax.runs.active import ActiveRun
 from rljax.runs.policies import evaluate, loading, policy
-from rljax.runs.run import Run, read_config
+from rljax.runs.records import read_config
 from rljax.system import hardware
 from rljax.training.drivers.driver import TRAIN, environment_seeds
 from rljax.training.plan.memory import require_room
@@ -316,7 +317,7 @@ def _with_pictures(rows: Transition, pictures: Mapping[int, np.ndarray]) -> Tran
 
 
 def _stored(folder: Folder, learner: int, steps: int) -> tuple[Transition, Any, int]:
-    run = Run.open(folder, console.View())
+    run = ActiveRun.open(folder, console.View())
     try:
         training = run.training
         run.experiment.experience.require_replay(folder.path)

@@ -57,7 +57,15 @@ def load_all(
     template = jax.eval_shape(jax.vmap(create), keys, stacked)
     state = checkpoints.restore(path, "best" if best else "agent", template)
     reference, spaces = described["reference"], described["spaces"]
-    return Policies(settings, spec, module, stacked, state, int(path.name), reference, spaces)
+    policies = Policies(settings, spec, module, stacked, state, int(path.name), reference, spaces)
+    try:
+        _ = policies.spaces
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"'{folder.path}' cannot be read as a run: the spaces in its config.json are damaged "
+            f"({error}). Restore it from a copy."
+        ) from error
+    return policies
 
 
 def load_named(folder: Folder, option: str = "--from", advice: str = "") -> Policies:

@@ -19,12 +19,15 @@ from rljax.envs.timed import Timed
 from rljax.runs import arguments
 from rljax.runs.policies.evaluate import close
 from rljax.runs.policies.loading import load_all
-from rljax.runs.policies.policy import Policy
+from rljax.runs.policies.policy import Policies, Policy
 from rljax.system import outputs
 from rljax.system.packages import install_command
 from rljax.training.drivers.driver import EVALUATE, environment_seeds
 from rljax.training.named_code import PARTS
 from rljax.trust import Folder
+
+# Names of the environment, also as agents observe it; the policy; the episodes' seeds.
+Player = tuple[str, str, Policy, list[int]]
 
 
 def play(
@@ -43,11 +46,24 @@ def play(
     Raises `ValueError` for an environment that cannot be rendered and for an output that is no
     video's name, `OSError` for one that cannot be written.
     """
-    rendering.choose_renderer()
     folder = arguments.run_folder(out)
-    name, observed_name, policy, starts = _player(folder, learner, best, seed, episodes)
+    player = _player(folder, learner, best, seed, episodes)
     output = _video(output or folder.path / "play.mp4")
     outputs.require_makeable(output)
+    return _filmed(player, output, max_steps)
+
+
+def film(policies: Policies, output: Path, max_steps: int = 1_000) -> Sequence[Path]:
+    """Film an episode of the first learner of `policies`, as `play` does."""
+    name = policies.settings.evaluated_in
+    observed_name = envs.observed(name, policies.experience.observes)
+    starts = environment_seeds(0, EVALUATE, number=1)
+    return _filmed((name, observed_name, Policy(policies, 0), starts), _video(output), max_steps)
+
+
+def _filmed(player: Player, output: Path, max_steps: int) -> Sequence[Path]:
+    rendering.choose_renderer()
+    name, observed_name, policy, starts = player
     if envs.is_compiled(name):
         filmed, environment = brax if name.startswith("brax/") else drawn, envs.make(observed_name)
         each = (episode(environment, policy, start, max_steps) for start in starts)
@@ -89,9 +105,7 @@ def tell(
     return itertools.chain.from_iterable(told(environment, states, colours) for states in each)
 
 
-def _player(
-    folder: Folder, learner: int, best: bool, seed: int, episodes: int
-) -> tuple[str, str, Policy, list[int]]:
+def _player(folder: Folder, learner: int, best: bool, seed: int, episodes: int) -> Player:
     policies = load_all(folder, best=best, parts=PARTS)
     policy = Policy(policies, learner)
     name = policies.settings.evaluated_in

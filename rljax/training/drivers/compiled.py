@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -81,7 +81,13 @@ class CompiledDriver(LoopDriver):
         self.spec = environment.spec
         hyper = learner.hyperparameters(config)
         spread = hyper.experience.spread(Spread, learner.num_learners)
+        self.environment = environment
         self.use(CompiledLoop(learner, ProgramSimulators(environment), spread), hyper, data)
+
+    def change_environment(self, values: Mapping[str, Any]) -> None:
+        self.environment = self.environment.with_params(values)
+        simulators = ProgramSimulators(self.environment)
+        self.use(CompiledLoop(self.learner, simulators, self.spread), self.hyper, self.data)
 
     def start(self, seeds: Sequence[int], learnt: Learnt = None) -> None:
         self.data = self.spread.everywhere(self.data)

@@ -193,6 +193,14 @@ class Driver(ABC):
         """Why the environments' state is lost, or None."""
         return None if self.hosted is None else self.hosted.save_failure
 
+    def change_environment(self, values: Mapping[str, Any]) -> None:
+        """Change parameters of the environments in which learners learn.
+
+        Raises `ValueError` for those that they lack.
+        """
+        if self.hosted is not None:
+            self.hosted.change(values)
+
     @abstractmethod
     def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
         """Continue exactly from `arrays` and `environments`; without the latter, fresh episodes

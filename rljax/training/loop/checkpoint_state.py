@@ -35,9 +35,9 @@ def structure(training: Training) -> dict[str, Any]:
 def protocol(training: Training) -> dict[str, Any]:
     """The other settings that decide a run's numbers, ready for JSON."""
     numbers: dict[str, Any] = {}
-    for prefix, stage in zip(("config", "online"), training.stages, strict=False):
-        settings = configuration.as_json(stage.config)
-        numbers |= {f"{prefix}.{name}": settings[name] for name in float_fields(type(stage.config))}
+    for prefix, config in zip(("config", "online"), training.first_configs, strict=False):
+        settings = configuration.as_json(config)
+        numbers |= {f"{prefix}.{name}": settings[name] for name in float_fields(type(config))}
     return numbers | {name: getattr(training.settings, name) for name in LASTING}
 
 
@@ -60,7 +60,8 @@ def notes(training: Training, environments: bytes | None) -> dict[str, Any]:
         "stage": training.stages.index(training.stage),
         "best_return": [None if np.isinf(x) else x for x in training.best_return.tolist()],
         "diverged": list(training.frozen.records.values()),
-        "values": None if training.schedule is None else configuration.varied(training.config),
+        "values": values(training),
+        "environment": training.environment,
         "structure": structure(training),
         "protocol": protocol(training),
         "environments": "saved"
@@ -68,6 +69,12 @@ def notes(training: Training, environments: bytes | None) -> dict[str, Any]:
         else training.driver.without_environments,
         "reason": training.driver.save_failure,
     }
+
+
+def values(training: Training) -> dict[str, Any] | None:
+    """The settings that a schedule or a callback changes, one value per learner; None without."""
+    varied = {} if training.schedule is None else configuration.varied(training.config)
+    return {**training.changed, **varied} or None
 
 
 def enter_stage(training: Training, notes: Mapping[str, Any]) -> None:
@@ -83,6 +90,8 @@ def restore(
     environments: bytes | None,
 ) -> None:
     """Continue exactly from `arrays`, `notes` and the driver's `environments`."""
+    if notes.get("environment"):
+        training.change_environment(notes["environment"])
     with training.clock.counting():
         training.best = training.driver.spread.learners(best)
         training.driver.restore(arrays, environments)

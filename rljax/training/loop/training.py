@@ -59,6 +59,9 @@ class Training:
             self.members = [population.Member(member.seed, {}) for member in self.members]
         made = plan(experiment)
         self.stages, self.stage = made.stages, made.stages[0]
+        self.first_configs = [stage.config for stage in made.stages]  # before any change
+        self.changed: dict[str, list[float]] = {}  # settings that have changed, [P] each
+        self.environment: dict[str, Any] = {}  # parameters of environments that have changed
         self.spec, self.spaces, self.weights = made.spec, made.spaces, made.weights
         self.evaluator, self.terminal = made.evaluator, made.terminal
         rows = None if self.dataset is None else self.dataset.num
@@ -323,6 +326,7 @@ class Training:
 
     def set(self, values: Mapping[str, Sequence[float]]) -> None:
         """Give the learners these settings from here on; later stages keep their own changes."""
+        self.changed |= {name: list(value) for name, value in values.items()}
         index = self.stages.index(self.stage)
         for number, stage in enumerate(self.stages):
             fixed = self.settings.online or {} if number > index else {}
@@ -333,6 +337,17 @@ class Training:
         self.stage = self.stages[index]
         for stage in self.stages:
             stage.driver.reconfigure(self._stacked(stage.config))
+
+    def change_environment(self, parameters: Mapping[str, Any]) -> None:
+        """Change parameters of the environments in which learners learn, from here on.
+
+        Raises `ValueError` for parameters that they lack, and where there is no environment.
+        """
+        if not any(stage.num_envs for stage in self.stages):
+            raise ValueError("this run learns from data alone: it has no environment to change.")
+        for stage in self.stages:
+            stage.driver.change_environment(parameters)
+        self.environment |= parameters
 
     def _freeze_diverged(self, report: ChunkReport, step: int) -> None:
         freeze_diverged(self.frozen, self.members, report, step, self.warnings.append)

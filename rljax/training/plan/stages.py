@@ -212,7 +212,13 @@ def _stage_online(
         driver: Driver = CompiledDriver(learner, places.inside, stacked, data)
     else:
         limit = _limit(settings.env, experiment.dataset)
-        hosted = envs.make_hosted(online.declare.name, number * declared.num_envs, **limit)
+        needed = number * declared.num_envs
+        hosted = envs.make_hosted(online.declare.name, needed, **limit)
+        if hosted.num_envs != needed:
+            raise ValueError(
+                f"'{hosted.name}' has {hosted.num_envs} environments, and {number} x "
+                f"{declared.num_envs} are needed, for each learner: see --config.num-envs."
+            )
         one_cpu = jax.default_backend() == "cpu" and jax.device_count() == 1
         driver = declared.host_driver(EmbeddedDriver, HostedDriver, one_cpu)(
             learner, hosted, stacked, data
