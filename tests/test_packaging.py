@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import rljax
+from rljax.runs.events import loggers
 from rljax.system.packages import DISTRIBUTION, install_command
 from tests import test_style
 
@@ -90,6 +91,7 @@ def test_every_text_says_the_name_and_extras_of_the_distribution() -> None:
         if match[1] != DISTRIBUTION or {*match[2].split(",")} - extras
     ]
     assert wrong == []
+    assert {*filter(None, (kind.extra for kind in loggers.Logger.__subclasses__()))} <= extras
     assert install_command("ray", "sweep") == f"pip install '{DISTRIBUTION}[ray,sweep]'"
 
 

@@ -23,8 +23,10 @@ OPTIONS = {
         from None, from-parts, without-updates False, data-on-host False, seed 0, seeds 1,
         grid repeatable, learners-per-launch None, dry-run False, ray None, ray-cpus 1, out None,
         log-every 1000, eval-every 10000, eval-episodes 10, eval-env None, checkpoint-every None,
-        keep-checkpoints 2, tensorboard False, wandb None, quiet False, coordinator None,
-        num-processes None, process-id None, join-timeout 300, trust False
+        keep-checkpoints 2, tensorboard False, wandb None, wandb-group None, wandb-name None,
+        wandb-tags, mlflow None, trackio None, chart-names rljax, stop-at-return None,
+        film-every None, quiet False, coordinator None, num-processes None,
+        process-id None, join-timeout 300, trust False
     """,
     "sweep": """
         env None, steps 1000000, data None, preset None, method tpe, trials 64, population 16,

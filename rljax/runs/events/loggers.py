@@ -362,9 +362,11 @@ def check(loggers: Sequence[Any]) -> None:
         try:
             __import__(logger.package)
         except ImportError as error:
+            command = f"pip install {logger.package}"
+            command = install_command(logger.extra) if logger.extra else command
             raise ValueError(
-                f"recording to {logger.extra} needs the package '{logger.package}', which cannot "
-                f"be imported ({error}). Install it: {install_command(logger.extra)}"
+                f"recording to {logger.extra or logger.package} needs the package "
+                f"'{logger.package}', which cannot be imported ({error}). Install it: {command}"
             ) from error
 
 
