@@ -1,7 +1,7 @@
 # `make help` lists all targets. They need only Python 3.11 to 3.13, which make finds, or which `make PYTHON=...` names.
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint quick rest everything test-oldest test-newest test-extras clean
+.PHONY: help setup demo test lint quick rest everything test-oldest test-newest test-extras docs clean
 
 # Python's compiled files are kept: without them, each process compiles rljax and its tests anew, which takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
@@ -114,6 +114,16 @@ WITH_EXTRAS := .[dev,box2d,craftax,envpool,minigrid,playground,popgym]
 .venv-extras/installed: requirements.txt pyproject.toml
 	$(call environment,.venv-extras,$(PYTHON),--constraint requirements.txt hatchling "$(WITH_EXTRAS)")
 
+docs: .venv-docs/installed  ## the site, in site/
+	.venv-docs/bin/python scripts/site/build.py
+
+.venv-docs/installed: requirements-docs.txt
+	@"$(or $(PYTHON),false)" -c 'import ensurepip, venv' || { echo "no Python that has venv: make docs PYTHON=..." >&2; exit 1; }
+	@echo "an environment for the site in .venv-docs"
+	@"$(PYTHON)" -m venv --clear .venv-docs
+	@.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements-docs.txt
+	@touch $@
+
 clean:  ## remove the environments and the tools' caches; runs/ stays
-	rm -rf .venv .venv-oldest .venv-newest .venv-extras build dist .pytest_cache .ruff_cache
+	rm -rf .venv .venv-oldest .venv-newest .venv-extras .venv-docs build dist site .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -255,7 +255,7 @@ def short(name: str) -> str:
 
 
 def names() -> dict[str, list[str]]:
-    """The names of all environments, by family.
+    """The names of all environments, by family, without those that are there for tests.
 
     A family that is not installed is empty, and its key has the command that installs it.
     """

@@ -39,7 +39,7 @@ PACKAGES = [
 # An agent imports no other agent.
 ALONE = {
     "agents": {"agent", "requirements", "networks", "buffers"},
-    "envs": {"spec", "agent", "envs", "trust"},
+    "envs": {"spec", "agent", "envs", "trust", "system"},
 }
 FACES = {"__init__", "__main__"}  # the public names, and the program
 MODULES = 14  # of one folder, at most

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -14,6 +16,9 @@ from pathlib import Path
 import pytest
 
 import rljax
+from rljax.runs.events import loggers
+from rljax.system.packages import DISTRIBUTION, install_command
+from tests import test_style
 
 ROOT = Path(__file__).parents[1]
 
@@ -73,11 +78,34 @@ def files(folder: Path) -> set[str]:
     }
 
 
+def test_every_text_says_the_name_and_extras_of_the_distribution() -> None:
+    """`rljax` alone, with extras, is another project's package."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["name"] == DISTRIBUTION
+    extras = project["optional-dependencies"].keys()
+    requirement = re.compile(r"(?<![\w./-])(rljax(?:-[a-z]+)?)\\?\[([a-z0-9,-]+)\\?\]")
+    wrong = [
+        f"{path.relative_to(ROOT)}: {match.group()}"
+        for path in test_style.tracked()
+        for match in requirement.finditer(path.read_text(errors="replace"))
+        if match[1] != DISTRIBUTION or {*match[2].split(",")} - extras
+    ]
+    assert wrong == []
+    assert {*filter(None, (kind.extra for kind in loggers.Logger.__subclasses__()))} <= extras
+    assert install_command("ray", "sweep") == f"pip install '{DISTRIBUTION}[ray,sweep]'"
+
+
+def test_citation_and_changes_have_the_version() -> None:
+    assert f"\nversion: {rljax.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {rljax.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
 def test_wheel_holds_the_package_and_nothing_beside_it(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert len(names) == len(set(names))
-    own = {name for name in names if not name.startswith(f"rljax-{rljax.__version__}.dist-info/")}
+    metadata = f"{DISTRIBUTION.replace('-', '_')}-{rljax.__version__}.dist-info/"
+    own = {name for name in names if not name.startswith(metadata)}
     linked = {"agents", "envs"}
     expected = {name for name in files(ROOT / "rljax") if name.split("/")[0] not in linked}
     expected |= {f"{folder}/{name}" for folder in linked for name in files(ROOT / folder)}

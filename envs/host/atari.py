@@ -18,6 +18,7 @@ from gymnasium.wrappers import TimeLimit
 from rljax.envs.environment import import_package, unknown
 from rljax.envs.host.hosted import Hosted
 from rljax.envs.host.serial import Serial
+from rljax.system.packages import install_command
 
 REPEATS = 4  # frames per action
 SIZE = 84  # pixels, height and width
@@ -140,7 +141,7 @@ def _covered(length: int) -> tuple[np.ndarray, np.ndarray]:
 
 def names() -> list[str]:
     """The names of all games. Raises `MissingPackageError`."""
-    ale = import_package("atari", "ale_py", "pip install 'rljax[atari]'", package="ale-py")
+    ale = import_package("atari", "ale_py", install_command("atari"), package="ale-py")
     ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)  # no banner
     games = (name.removeprefix("ALE/") for name in gymnasium.registry if name.startswith("ALE/"))
     return sorted(f"atari/{game.removesuffix('-v5')}" for game in games if game.endswith("-v5"))

@@ -24,6 +24,7 @@ from rljax import envs
 from rljax.envs import signals
 from rljax.envs.environment import import_package, unknown
 from rljax.envs.host.hosted import Hosted
+from rljax.system.packages import install_command
 
 FAMILIES = (
     "envpool.mujoco.gym",
@@ -161,4 +162,4 @@ def _family(task: str) -> str:
 
 
 def _envpool() -> Any:
-    return import_package("envpool", "envpool", "pip install 'rljax[envpool]'")
+    return import_package("envpool", "envpool", install_command("envpool"))

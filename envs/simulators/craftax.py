@@ -16,6 +16,7 @@ import numpy as np
 
 from rljax.agent import Array, EnvSpec
 from rljax.envs.environment import Environment, StepResult, foreign, import_package, unknown
+from rljax.system.packages import install_command
 
 NO_LIMIT = np.iinfo(np.int32).max
 TASKS = {"Classic-Symbolic": "Craftax-Classic-Symbolic-v1"}  # our name -> the package's
@@ -72,4 +73,4 @@ def make(name: str) -> Environment:
 
 
 def _craftax() -> Any:
-    return import_package("craftax", "craftax.craftax_env", "pip install 'rljax[craftax]'")
+    return import_package("craftax", "craftax.craftax_env", install_command("craftax"))

@@ -25,6 +25,7 @@ from rljax.envs.environment import (
     rescale,
     unknown,
 )
+from rljax.system.packages import install_command
 
 NO_LIMIT = np.iinfo(np.int32).max
 
@@ -130,4 +131,4 @@ def make(name: str) -> Environment:
 
 
 def _gymnax() -> Any:
-    return import_package("gymnax", "gymnax", "pip install 'rljax[gymnax]'")
+    return import_package("gymnax", "gymnax", install_command("gymnax"))

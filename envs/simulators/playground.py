@@ -11,6 +11,7 @@ import jax
 
 from rljax.envs.environment import Environment, foreign, import_package, unknown
 from rljax.envs.simulators.brax import Brax
+from rljax.system.packages import install_command
 
 
 def names() -> list[str]:
@@ -34,5 +35,5 @@ def make(name: str) -> Environment:
 
 
 def _registry() -> Any:
-    command = "pip install 'rljax[playground]'"
+    command = install_command("playground")
     return import_package("playground", "mujoco_playground", command).registry

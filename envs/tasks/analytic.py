@@ -310,7 +310,7 @@ class Pendulum:
         return jnp.stack([jnp.cos(state.angle), jnp.sin(state.angle), state.velocity])
 
 
-_PROBES: dict[str, type[Analytic]] = {
+_BOTH_KINDS: dict[str, type[Analytic]] = {
     "rljax/Constant": Constant,
     "rljax/Delay": Delay,
     "rljax/Endless": Endless,
@@ -321,10 +321,10 @@ _PROBES: dict[str, type[Analytic]] = {
     "rljax/Follow": Follow,
     "rljax/Memory": Memory,
 }
-_DISCRETE = {f"{name}-discrete": probe for name, probe in _PROBES.items()}
+# For tests: their values are known in closed form.
+PROBES = _BOTH_KINDS | {f"{name}-discrete": probe for name, probe in _BOTH_KINDS.items()}
 ENVIRONMENTS: dict[str, Any] = {
-    **_PROBES,
-    **_DISCRETE,
+    **PROBES,
     "rljax/Pendulum": Pendulum,
     "rljax/RandomWalk": RandomWalk,
 }

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from typing import Annotated
 
 import tyro
 
 from rljax.cli import options as shared
 
+WIDTH = 96  # of lines with many names
+
 
 @dataclasses.dataclass
 class List:
     """List agents, environments and presets."""
 
-    what: tyro.conf.Positional[str | None] = None  # agents, environments or presets; default: all
+    # agents, environments or presets; default: the first two
+    what: tyro.conf.Positional[str | None] = None
 
 
 @dataclasses.dataclass
@@ -43,8 +47,12 @@ def list_names(arguments: list[str]) -> None:
             print("\n".join(f"  {name:<15} {registry.summary(name)}" for name in names))
     if options.what in (None, "environments"):
         for family, names in envs.names().items():
-            print(f"environments: {family}", *names, sep="\n  ")
-    if options.what in (None, "presets"):
+            print(f"environments: {family}")
+            for line in textwrap.wrap("  ".join(names), WIDTH, break_on_hyphens=False):
+                print(f"  {line}")
+    if options.what is None:
+        print("presets, the settings per environment: rljax list presets")
+    if options.what == "presets":
         for name in registry.names():
             for variant in (None, *registry.variants(name)):
                 print(f"presets: {name}" + ("" if variant is None else f" --preset {variant}"))

@@ -7,9 +7,10 @@ fields of the last base class first.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import tyro
 
@@ -206,8 +207,20 @@ def parse_with_agent(options: Any, arguments: list[str], command: str) -> tuple[
     both = dataclasses.make_dataclass(f"{options.__name__}Agent", fields)
     both.__doc__ = (agent.__doc__ or "").split("\n\n")[0]
     renamed = [_with_name_here(argument, config) for argument in arguments]
-    parsed = parse(both, renamed, f"{command} {arguments[0]}")
+    renamed = [argument for argument in renamed if not _is_so_already(argument, config)]
+    _require_names_here(renamed, options, config)
+    try:
+        parsed = parse(both, renamed, f"{command} {arguments[0]}")
+    except SystemExit as end:
+        if not end.code:  # after --help
+            print("references", *references(agent), sep="\n  ")
+        raise
     return parsed.options, parsed.config
+
+
+def references(agent: Any) -> list[str]:
+    """The works behind the numbers in the comments of an agent's settings, from its docstring."""
+    return re.findall(r"^\[\d+\] .+(?:\n +.+)*", agent.__doc__ or "", re.MULTILINE)
 
 
 def run_settings(options: Any) -> dict[str, Any]:
@@ -292,6 +305,39 @@ def _with_name_here(argument: str, config: Any) -> str:
     known = setting(config, _setting(flag)) if flag.startswith("--config.") else _setting(flag)
     same = known == _setting(flag)
     return argument if same else f"--config.{known.replace('_', '-')}{equals}{value}"
+
+
+def _require_names_here(arguments: Sequence[str], options: Any, config: Any) -> None:
+    """Raise `ValueError` for an unknown flag that another library has, or that is a setting."""
+    from rljax.training import configuration
+
+    settings = {field.name for field in dataclasses.fields(config)}
+    known = {field.name for field in dataclasses.fields(options)}
+    for argument in arguments:
+        flag = argument.partition("=")[0]
+        name = _setting(flag.removeprefix("--"))
+        if flag.startswith("--config."):
+            name = _setting(flag)
+            hint = "" if name in settings else configuration.hint(config, name)
+        elif flag.startswith("--") and name not in known:
+            own = configuration.setting(config, name)
+            is_own = own in settings
+            flags = f" Here it is {configuration.flag(own)}."
+            hint = flags if is_own else configuration.hint(config, name)
+        else:
+            continue
+        if hint:
+            raise ValueError(f"there is no option {flag}.{hint}")
+
+
+def _is_so_already(argument: str, config: Any) -> bool:
+    """Whether an argument switches on what is on, or off what is off: tyro has only the other."""
+    if not argument.startswith("--config."):
+        return False
+    switches = {name for name, hint in get_type_hints(type(config)).items() if hint is bool}
+    name = _setting(argument)
+    positive = name.removeprefix("no_")
+    return positive in switches and getattr(config, positive) is (name == positive)
 
 
 def _setting(flag: str) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from rljax.system.packages import install_command
+
 CONNECTION_TIMEOUT = 10  # seconds
 RETRIES = 10  # after a machine is lost, each from the last checkpoint
 
@@ -53,7 +55,7 @@ class RayCluster:
             import ray
         except ImportError:
             raise ValueError(
-                "a cluster needs 'ray', which is not installed: pip install 'rljax[ray]'"
+                f"a cluster needs 'ray', which is not installed: {install_command('ray')}"
             ) from None
         try:
             self._require_listener()

@@ -38,8 +38,9 @@ def checked(values: Mapping[str, Any]) -> dict[str, Any]:
         if name not in hints:
             known = [x for x in hints if x not in ("agent", "env", "steps", "seeds", "data")]
             raise TypeError(
-                f"there is no argument '{name}'.{nearest(name, known)} All "
-                f"settings: {', '.join(known)}"
+                f"there is no argument '{name}'."
+                f"{configuration.run_hint(name) or nearest(name, known)} The agent's own settings "
+                f"go into config={{...}}. All settings of a run: {', '.join(known)}"
             )
         settings[name] = configuration.coerce(name, value, hints[name], LARGEST)
     return settings

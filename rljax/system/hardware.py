@@ -15,6 +15,8 @@ from typing import Any
 import jax
 from jax import config as jax_settings
 
+from rljax import __version__
+
 
 def provenance() -> dict[str, Any]:
     """What can change a number beside the settings: versions, devices, precision."""
@@ -58,7 +60,6 @@ def versions() -> dict[str, str]:
     from importlib import metadata
 
     names = [
-        "rljax",
         "jax",
         "jaxlib",
         "flax",
@@ -70,7 +71,7 @@ def versions() -> dict[str, str]:
         "gymnax",
         "numpy",
     ]
-    installed = {"python": platform.python_version()}
+    installed = {"python": platform.python_version(), "rljax": __version__}
     for name in [*names, "gymnax", "numpy"]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             installed[name] = metadata.version(name)

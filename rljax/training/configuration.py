@@ -6,35 +6,21 @@ Only functions import JAX.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
+import tomllib
 import types
 import typing
 from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 from rljax.trust import nearest
 
 INT32 = 2**31 - 1  # the largest integer: compiled programs count in int32
 MOST_DIGITS = 18  # of a number with an exponent: 1e999999999 would fill the memory
-
-# Names in Stable-Baselines3 and CleanRL, and what each may mean here.
-ELSEWHERE = {
-    "tau": ("target_rate", "expectile"),
-    "gamma": ("discount",),
-    "gae_lambda": ("trace_decay",),
-    "buffer_size": ("replay_size",),
-    "learning_starts": ("warmup_steps",),
-    "n_envs": ("num_envs",),
-    "n_steps": ("num_steps", "n_step"),
-    "n_epochs": ("num_epochs",),
-    "update_epochs": ("num_epochs",),
-    "clip_range": ("clip_ratio",),
-    "clip_coef": ("clip_ratio",),
-    "vf_coef": ("value_cost",),
-    "ent_coef": ("entropy_cost",),
-}
 
 
 def flag(name: str) -> str:
@@ -94,14 +80,41 @@ def require_integers(config: Any) -> None:
         require(getattr(config, field.name), flag(field.name))
 
 
+@functools.cache
+def elsewhere() -> dict[str, dict[str, Any]]:
+    """Names of settings in other libraries: of the same meaning, of a near one, and of a run."""
+    return tomllib.loads((Path(__file__).parent / "elsewhere.toml").read_text())
+
+
 def setting(config: Any, name: str) -> str:
-    """Translate another suite's name of a setting: "gamma" is `discount`.
+    """Translate another library's name of a setting: "gamma" is `discount`.
 
     Fields of `config`, unknown and ambiguous names are returned unchanged.
     """
     fields = {field.name for field in dataclasses.fields(config)}
-    meant = [other for other in ELSEWHERE.get(name, ()) if other in fields]
+    meant = [other for other in elsewhere()["same"].get(name, ()) if other in fields]
     return meant[0] if len(meant) == 1 and name not in fields else name
+
+
+def hint(config: Any, name: str) -> str:
+    """A sentence that says what another library's setting is called for this agent, or "".
+
+    It begins with a space, as that of `nearest`.
+    """
+    fields = [field.name for field in dataclasses.fields(config)]
+    same = elsewhere()["same"].get(name, [])
+    near = elsewhere()["near"].get(name, {"settings": []})
+    for settings, remark in ((same, ""), (near["settings"], f": {near.get('remark')}")):
+        flags = [flag(other) for other in settings if other in fields]
+        if flags:
+            return f" Here it is {' or '.join(flags) if not remark else ', '.join(flags)}{remark}."
+    return " This agent has no such setting." if same or near["settings"] else run_hint(name)
+
+
+def run_hint(name: str) -> str:
+    """A sentence that says what another library's setting of a run is called here, or ""."""
+    option = elsewhere()["run"].get(name)
+    return f" Here it is --{option.replace('_', '-')}, in Python {option}=." if option else ""
 
 
 def replace(config: Any, values: Mapping[str, Any], origin: str) -> Any:
@@ -117,8 +130,8 @@ def replace(config: Any, values: Mapping[str, Any], origin: str) -> Any:
     for name, value in values.items():
         if name not in fields:
             raise ValueError(
-                f"{origin}: no setting '{name}'.{nearest(name, fields)} All of "
-                f"them: {', '.join(fields)}"
+                f"{origin}: no setting '{name}'."
+                f"{hint(config, name) or nearest(name, fields)} All of them: {', '.join(fields)}"
             )
         label, is_float = f"{origin}: '{name}'", float in _kinds(hints[name])
         if is_float and isinstance(value, list | tuple):

@@ -23,6 +23,7 @@ from rljax.distributed import ray_cluster
 from rljax.runs import console, failures, json_files, records
 from rljax.runs.extract import extract
 from rljax.runs.statistics import estimators
+from rljax.system.packages import install_command
 from rljax.training import configuration, population, schedules
 from rljax.training.plan import Experiment, round_up
 from rljax.trust import RefusedFileError, safe
@@ -347,6 +348,7 @@ def require_optuna() -> Any:
         import optuna
     except ImportError:
         raise ValueError(
-            "a sweep needs the package 'optuna', which is not installed: pip install 'rljax[sweep]'"
+            "a sweep needs the package 'optuna', which is not installed: "
+            f"{install_command('sweep')}"
         ) from None
     return optuna

@@ -6,7 +6,7 @@ Then measures the wall-clock time in which PPO and Brax's PPO, with the same set
 same return. Each measurement is a separate process. Environments of gymnax and Playground are
 measured if they are installed.
 
-  pip install 'rljax[cuda13,gymnax]'
+  pip install 'rljax-suite[cuda13,gymnax]'
   python scripts/benchmarks/accelerator.py --output results/speed/measurements/accelerator.json
 
 A measurement that fails is noted, and the others go on. What the output has already is not measured

@@ -5,10 +5,10 @@ with the same network and sizes.
   taskset -c 0 python scripts/benchmarks/atari.py --peer peer/bin/python \
       --output results/speed/measurements/atari.json
 
-Ours needs EnvPool and ALE: pip install 'rljax[envpool,atari]'. Both have the convolutions of Mnih
-et al. with 512 units, 8 games side by side, an update of 32 transitions for each 4 steps, and a
-replay of 10,000 transitions. Ours runs on EnvPool's games and on those of ALE; the peer on its own
-wrappers of ALE's games. Neither evaluates. Measurements alternate, each in a separate process,
+Ours needs EnvPool and ALE: pip install 'rljax-suite[envpool,atari]'. Both have the convolutions of
+Mnih et al. with 512 units, 8 games side by side, an update of 32 transitions for each 4 steps, and
+a replay of 10,000 transitions. Ours runs on EnvPool's games and on those of ALE; the peer on its
+own wrappers of ALE's games. Neither evaluates. Measurements alternate, each in a separate process,
 after compilation. Medians are reported. `taskset` limits all to one core. A step is 4 frames.
 """
 

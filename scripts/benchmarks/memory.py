@@ -5,7 +5,7 @@
   taskset -c 0 python scripts/benchmarks/memory.py --peer peer/bin/python \\
       --code peer/purejaxrl/purejaxrl --output results/speed/measurements/memory.json
 
-Ours needs gymnax: pip install 'rljax[gymnax]'. All train on CartPole-v1 in 64 environments,
+Ours needs gymnax: pip install 'rljax-suite[gymnax]'. All train on CartPole-v1 in 64 environments,
 rollouts of 128 steps, 4 passes in 4 minibatches of 16 environments, a dense layer of 128 and a GRU
 of 128 units. purejaxrl's actor and critic have one more dense layer of 128 each after it: two of
 ten products. It takes values from acting, and treats time limits as ends; ours computes the values

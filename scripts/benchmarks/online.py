@@ -7,7 +7,7 @@ reported. The peers are installed in separate environments, whose Pythons are ar
       --output results/speed/measurements/online.json
 
 EnvPool and gymnax are measured with our agents if they are installed: pip install
-'rljax[envpool,gymnax]'.
+'rljax-suite[envpool,gymnax]'.
 """
 
 from __future__ import annotations

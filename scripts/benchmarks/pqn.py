@@ -7,7 +7,7 @@ with the same sizes.
   taskset -c 0 python scripts/benchmarks/pqn.py --peer peer/bin/python --code peer/purejaxql \\
       --output results/speed/measurements/pqn.json
 
-Ours needs gymnax: pip install 'rljax[gymnax]'. Both run the settings of the authors'
+Ours needs gymnax: pip install 'rljax-suite[gymnax]'. Both run the settings of the authors'
 config/alg/pqn_minatar.yaml: the same network, 128 environments, rollouts of 32 steps, 2 passes in
 32 minibatches. Neither evaluates. Measurements alternate, each in a separate process, after
 compilation. Medians are reported. `taskset` limits both to one core.

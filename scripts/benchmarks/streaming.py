@@ -8,8 +8,8 @@ and of the authors' PyTorch code.
 The peer's Python has torch, gymnasium[mujoco] and stable-baselines3. Measurements alternate, each
 in a separate process. Medians are reported. The Python loop is the same agent on the same task with
 Gymnasium's environment, with one compiled call for an action and one for an update: the simplest
-code. On Atari (pip install 'rljax[atari]') our agent plays, and the authors' agent receives noise,
-without a game.
+code. On Atari (pip install 'rljax-suite[atari]') our agent plays, and the authors' agent receives
+noise, without a game.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Stable-Baselines3, with one setting.
       --peer-steps 100000 --seeds 1 --every 10000 --peer peer/bin/python \
       --output results/online/hindsight.json
 
-Ours needs rljax[robotics]. Both have the settings of `COMMON` and of the task in `TASKS`: one
+Ours needs rljax-suite[robotics]. Both have the settings of `COMMON` and of the task in `TASKS`: one
 environment, one update a step, torch's initialisation, observations as they are, and 4 goals
 replaced for each one kept. Ours draws half of the new goals from the same episode's later steps and
 half from other episodes; the peer draws all from the same episode. Both play 20 episodes with the

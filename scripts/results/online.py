@@ -35,7 +35,7 @@ PQN and DQN on MinAtar. GAME is Breakout or SpaceInvaders:
       --config.epsilon-steps 5e4 --out runs/results/dqn-Breakout-MinAtar
 
 Other spaces: masks, a dictionary with a picture, a dictionary with goals. The last two need
-rljax[minigrid,robotics]:
+rljax-suite[minigrid,robotics]:
 
   rljax train ppo --env rljax/JobShop-ft06 --steps 200000 --seeds 5 --eval-every 20000 \
       --out runs/results/ppo-JobShop-ft06

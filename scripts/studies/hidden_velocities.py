@@ -7,7 +7,7 @@ Each task is learnt with its velocities, without them, and without them by an ag
 On Hopper all three have PPO's preset for Hopper, with larger minibatches. On CartPole DQN has its
 preset, and R2D2 its defaults with more updates and an exploration that falls, which were chosen on
 two other seeds. All seeds of a cell are learners of one program. Complete runs are not repeated,
-and interrupted runs continue. CartPole needs gymnax: pip install 'rljax[gymnax]'.
+and interrupted runs continue. CartPole needs gymnax: pip install 'rljax-suite[gymnax]'.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ tell it: the return is 1 if it does and -1 if not, so that guessing earns 0. Cha
 have twice the training. Chains of 50 and more are also learnt by memories whose units begin with
 spans up to the chain's length (`memory_span`), and those of 100 steps by these in a longer run,
 beside a GRU without one. All seeds of a cell are learners of one program. Complete runs are not
-repeated, and interrupted runs continue. Needs gymnax: pip install 'rljax[gymnax]'.
+repeated, and interrupted runs continue. Needs gymnax: pip install 'rljax-suite[gymnax]'.
 """
 
 from __future__ import annotations

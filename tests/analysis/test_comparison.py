@@ -26,7 +26,7 @@ def rliable():
     except (ImportError, TypeError) as error:  # TypeError: arch 7, which it needs, with pandas 3
         pytest.skip(
             f"rliable cannot be imported ({error}). Install what goes with it: pip "
-            "install 'rljax[dev]'"
+            "install 'rljax-suite[dev]'"
         )
     return library, metrics
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rljax import cli
-from rljax.cli import training
+from rljax.cli import options, training
 from rljax.runs import records
 from rljax.training.settings import Settings
 from tests.cli import commands
@@ -23,8 +23,10 @@ OPTIONS = {
         from None, from-parts, without-updates False, data-on-host False, seed 0, seeds 1,
         grid repeatable, learners-per-launch None, dry-run False, ray None, ray-cpus 1, out None,
         log-every 1000, eval-every 10000, eval-episodes 10, eval-env None, checkpoint-every None,
-        keep-checkpoints 2, tensorboard False, wandb None, quiet False, coordinator None,
-        num-processes None, process-id None, join-timeout 300, trust False
+        keep-checkpoints 2, tensorboard False, wandb None, wandb-group None, wandb-name None,
+        wandb-tags, mlflow None, trackio None, chart-names rljax, stop-at-return None,
+        film-every None, quiet False, coordinator None, num-processes None,
+        process-id None, join-timeout 300, trust False
     """,
     "sweep": """
         env None, steps 1000000, data None, preset None, method tpe, trials 64, population 16,
@@ -198,6 +200,7 @@ def test_help_explains_each_hyperparameter(capsys: pytest.CaptureFixture[str]) -
     assert "usage: rljax train sac" in printed
     assert "--config.discount FLOAT" in printed
     assert "gamma;" in printed
+    assert re.search(r"references \[1\] \w.* \[2\] \w", printed)
 
 
 def test_help_shows_the_presets_values(capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,3 +220,25 @@ def test_settings_may_bear_the_names_of_other_suites(flags: list[str], tmp_path:
 def test_agent_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     printed = commands.refused(["train", "--env", "Hopper-v5", "sac"], capsys)
     assert "the agent comes first: rljax train sac --env Hopper-v5" in printed
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--total-timesteps", "no option --total-timesteps. Here it is --steps"),
+        ("--batch-size", "no option --batch-size. Here it is --config.batch-size."),
+        ("--gamma=0.9", "no option --gamma. Here it is --config.discount."),
+        ("--config.policy-frequency", "Here it is --config.policy-delay: updates for each"),
+    ],
+)
+def test_flags_of_other_libraries_are_named_as_they_are_here(
+    flag: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in commands.refused(["train", "td3", flag, "1"], capsys)
+
+
+def test_a_switch_may_be_set_to_what_it_is() -> None:
+    words = ["ppo", "--env", "rljax/LightsOut-3x3", "--config.no-clip-values"]
+    for flag, value in (("--config.shared", True), ("--config.no-shared", False)):
+        _, config = options.parse_with_agent(training.Train, [*words, flag], "train")
+        assert (config.shared, config.clip_values) == (value, False)

@@ -110,7 +110,7 @@ def planned(name: str, **changes: Any) -> Any:
 
 def fetch(name: str) -> Any:
     """Skips the test where the package is missing or does not know this MuJoCo."""
-    pytest.importorskip("gymnasium_robotics", reason="pip install 'rljax[robotics]'")
+    pytest.importorskip("gymnasium_robotics", reason="pip install 'rljax-suite[robotics]'")
     try:
         return envs.make_hosted(f"gymnasium_robotics:{name}", 2)
     except EnvironmentFailed as error:

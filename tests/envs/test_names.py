@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from rljax import envs
+from rljax.envs.tasks import catalogue
 
 
 @pytest.mark.parametrize(
@@ -48,13 +49,15 @@ def test_names_by_family():
     assert {"Gymnasium", "rljax", "brax"} <= set(names)
     assert "Hopper-v5" in names["Gymnasium"]
     assert "brax/ant" in names["brax"]
-    assert "rljax/Follow-discrete" in names["rljax"]
+    assert "rljax/Pendulum" in names["rljax"]
+    assert "rljax/Follow-discrete" not in names["rljax"]
     assert all(envs.is_compiled(name) for name in names["rljax"] + names["brax"])
     assert not any(envs.is_compiled(name) for name in names["Gymnasium"])
 
 
 def test_every_environment_has_the_name_that_it_is_made_by():
-    names = envs.names()["rljax"]
+    names = catalogue.all_names()
+    assert {*envs.names()["rljax"]} < {*names}
     assert {envs.make(name).spec.name for name in names} == {*names}
 
 
@@ -98,9 +101,9 @@ def test_compiled_names_are_not_hosted():
 @pytest.mark.parametrize(
     ("package", "name", "command"),
     [
-        ("gymnax", "gymnax/CartPole-v1", r"pip install 'rljax\[gymnax\]'"),
+        ("gymnax", "gymnax/CartPole-v1", r"pip install 'rljax-suite\[gymnax\]'"),
         ("brax", "brax/ant", "pip install brax"),
-        ("craftax", "craftax/Classic-Symbolic", r"pip install 'rljax\[craftax\]'"),
+        ("craftax", "craftax/Classic-Symbolic", r"pip install 'rljax-suite\[craftax\]'"),
     ],
 )
 def test_an_absent_package_says_what_to_install(monkeypatch, package, name, command):
@@ -126,7 +129,7 @@ def test_an_absent_package_is_listed_empty(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnax", None)
     names = envs.names()
     assert "gymnax" not in names
-    assert names["gymnax (not installed: pip install 'rljax[gymnax]')"] == []
+    assert names["gymnax (not installed: pip install 'rljax-suite[gymnax]')"] == []
 
 
 @pytest.mark.parametrize(
@@ -172,6 +175,6 @@ def test_envpool_says_what_it_lacks(monkeypatch):
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(
         ValueError,
-        match=r"'envpool/' environments need .* installed: pip install 'rljax\[envpool\]'",
+        match=r"'envpool/' environments need .* installed: pip install 'rljax-suite\[envpool\]'",
     ):
         envs.make_hosted("envpool/Hopper-v5", 1)

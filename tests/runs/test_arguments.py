@@ -56,6 +56,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"wandb": 1}, "wandb is 1, it must be text or None"),
     ({"online": 1}, "online is 1, it must be a mapping or None"),
     ({"eval_evry": 1}, "there is no argument 'eval_evry'. Nearest: 'eval_every'"),
+    ({"total_timesteps": 9}, "no argument 'total_timesteps'. Here it is --steps, in Python steps="),
+    ({"learning_rate": 1e-3}, "The agent's own settings go into config={...}."),
     ({"env": 3}, "env is 3, it must be the name of an environment"),
 ]
 

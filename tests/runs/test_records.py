@@ -309,7 +309,7 @@ def test_a_logger_that_is_not_installed_names_its_extra(
 ):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(
-        ValueError, match=rf"needs the package '{package}'.* pip install 'rljax\[{extra}\]'"
+        ValueError, match=rf"needs the package '{package}'.* pip install 'rljax-suite\[{extra}\]'"
     ):
         Recorder(tmp_path / "run", [logger])
     assert not (tmp_path / "run").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from rljax.agents import stream_q
 from rljax.training import configuration, registry
+from rljax.training.settings import Settings
 from tests.helpers.example_config import Config
 
 
@@ -47,13 +49,48 @@ def test_values_become_what_the_field_says(values: dict[str, Any], expected: Any
     assert type(found) is type(expected)
 
 
-@pytest.mark.parametrize("name", configuration.ELSEWHERE)
-def test_names_of_other_suites_mean_a_setting_of_some_agent(name: str) -> None:
+def test_names_of_other_libraries_mean_settings_of_some_agents() -> None:
     agents = [registry.load_agent(agent).Config() for agent in registry.names()]
-    found = [(agent, configuration.setting(agent, name)) for agent in agents]
-    assert any(
-        meant in configuration.ELSEWHERE[name] and hasattr(agent, meant) for agent, meant in found
-    )
+    fields = {name for agent in agents for name in configuration.as_json(agent)}
+    names = configuration.elsewhere()
+    for name, settings in names["same"].items():
+        assert {*settings} <= fields - {name}, name
+        assert any(configuration.setting(agent, name) in settings for agent in agents), name
+    for name, near in names["near"].items():
+        assert {*near["settings"]} <= fields, name
+        assert near["remark"], name
+    options = {field.name for field in dataclasses.fields(Settings)} | {"out"}
+    assert {*names["run"].values()} <= options
+
+
+@pytest.mark.parametrize(
+    ("agent", "name", "sentence"),
+    [
+        ("sac", "gamma", " Here it is --config.discount."),
+        ("sac", "learning_rate", " --config.critic-lr, --config.temperature-lr: one for each"),
+        (
+            "ppo",
+            "net_arch",
+            " Here it is --config.actor-hidden, --config.critic-hidden: the widths",
+        ),
+        ("ppo", "ent_coef", " Here it is --config.entropy-cost."),
+        ("sac", "ent_coef", " Here it is --config.init-temperature: the first temperature"),
+        ("iql", "tau", " Here it is --config.target-rate or --config.expectile."),
+        ("dqn", "target_network_frequency", " --config.target-every: counted in updates"),
+        ("sac", "target_network_frequency", " This agent has no such setting."),
+        ("sac", "total_timesteps", " Here it is --steps, in Python steps=."),
+        ("sac", "zzz", ""),
+    ],
+)
+def test_a_setting_of_another_library_is_named_as_it_is_here(
+    agent: str, name: str, sentence: str
+) -> None:
+    config = registry.load_agent(agent).Config()
+    hint = configuration.hint(config, name)
+    assert sentence in hint if sentence else hint == ""
+    with pytest.raises(ValueError, match=f"no setting '{name}'") as error:
+        configuration.replace(config, {name: 1}, "here")
+    assert hint in str(error.value)
 
 
 def test_a_name_of_its_own_an_unknown_one_and_one_of_two_meanings_stay() -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rljax.runs.json_files import plain
+from rljax.system.packages import install_command
 from rljax.trust import safe
 
 if TYPE_CHECKING:
@@ -361,9 +362,11 @@ def check(loggers: Sequence[Any]) -> None:
         try:
             __import__(logger.package)
         except ImportError as error:
+            command = f"pip install {logger.package}"
+            command = install_command(logger.extra) if logger.extra else command
             raise ValueError(
-                f"recording to {logger.extra} needs the package '{logger.package}', which cannot "
-                f"be imported ({error}). Install it: pip install 'rljax[{logger.extra}]'"
+                f"recording to {logger.extra or logger.package} needs the package "
+                f"'{logger.package}', which cannot be imported ({error}). Install it: {command}"
             ) from error
 
 

@@ -21,6 +21,7 @@ from rljax.runs.policies.evaluate import close
 from rljax.runs.policies.loading import load_all
 from rljax.runs.policies.policy import Policies, Policy
 from rljax.system import outputs
+from rljax.system.packages import install_command
 from rljax.training.drivers.driver import EVALUATE, environment_seeds
 from rljax.training.named_code import PARTS
 from rljax.trust import Folder
@@ -151,8 +152,8 @@ def _require_imageio() -> Any:
         import imageio_ffmpeg  # noqa: F401
     except ImportError as error:
         raise ValueError(
-            f"writing a video needs a package that is not installed ({error.name}): pip "
-            "install 'rljax[video]'"
+            f"writing a video needs a package that is not installed ({error.name}): "
+            f"{install_command('video')}"
         ) from None
     return imageio
 

@@ -167,7 +167,7 @@ def test_names() -> None:
 def test_an_absent_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ale_py", None)
     with pytest.raises(
-        ValueError, match=r"'atari/' environments need the package 'ale-py'.*'rljax\[atari\]'"
+        ValueError, match=r"'atari/' environments need the package 'ale-py'.*'rljax-suite\[atari\]'"
     ):
         envs.make_hosted("atari/Pong", 1)
 

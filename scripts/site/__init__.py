@@ -1,0 +1,1 @@
+"""The site, made of the pages in docs/ and results/."""
