@@ -6,7 +6,8 @@ The tasks are Hopper and HalfCheetah with the speed limits of Safety-Gymnasium's
 where a step above the limit costs 1, and a point among hazards. All agents have their presets; on
 Hopper PPO-Lagrangian also learns with the minibatches of its defaults. PPO does not see the cost.
 All seeds of an agent are learners of one program. Complete runs are not repeated, and interrupted
-runs continue.
+runs continue. Cells of the result that are not named stay as they are, with the revision of their
+runs.
 
 Costs are reported twice: of the last policy without exploration, and of the episodes in training,
 which are those that the agents limit.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -159,6 +161,19 @@ def outcome(out: Path, limit: float) -> dict[str, Any]:
         "return": mean_interval(returns),
         "cost": mean_interval(costs),
         "steps_per_second": round(records.read_summary(out)["steps_per_second"]),
+        "git_revision": records.read_config(out)["git_revision"],
+    }
+
+
+def former(path: Path) -> dict[str, dict[str, Any]]:
+    """The cells of an earlier result, by task, each with its revision."""
+    if not path.exists():
+        return {}
+    study = json.loads(path.read_text())
+    revision = {"git_revision": study["git_revision"]}
+    return {
+        name: {variant: revision | cell for variant, cell in cells.items()}
+        for name, cells in study["tasks"].items()
     }
 
 
@@ -232,8 +247,9 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/constraints"))
     parser.add_argument("--output", type=Path, default=Path("results/studies/constraints"))
     options = parser.parse_args()
-    tasks: dict[str, dict[str, Any]] = {name: {} for name in TASKS}
-    for cell in options.cells:  # in the order of the command
+    before = former(options.output / "limits.json")
+    tasks: dict[str, dict[str, Any]] = {name: before.get(name, {}) for name in TASKS}
+    for cell in options.cells:
         name, variant = cell.split("-", 1)
         tasks[name][variant] = outcome(trained(name, variant, options), TASKS[name].limit)
     study = {
