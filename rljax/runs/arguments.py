@@ -122,7 +122,7 @@ def environment_again(folder: Folder, env: Any) -> None:
     """
     path = folder.path / "config.json"
     name = records.read_config(folder.path)["env"] if path.exists() else ""
-    if objects.is_object(name):
+    if objects.is_object(name) and not isinstance(env, str):
         if env is not None:
             objects.register(env, name)
         else:

@@ -66,7 +66,10 @@ def require_pictures(env: str) -> None:
     rendering.choose_renderer()
     _require_imageio()
     if not envs.is_compiled(env):
-        close(envs.make_hosted(envs.evaluated(env), 1, render_mode="rgb_array"))
+        hosted = envs.make_hosted(envs.evaluated(env), 1, render_mode="rgb_array")
+        hosted.reset([0])
+        hosted.render()
+        close(hosted)
     elif not env.startswith("brax/"):
         _drawer(envs.make(env), "render")
 
