@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rljax.runs.events import callbacks, loggers
     from rljax.runs.policies.loading import load
     from rljax.runs.policies.policy import Policy
-    from rljax.runs.run import resume, resuming, train
+    from rljax.runs.run import resume, resuming, train, training
 
 __version__ = "0.1.0"
 
@@ -38,6 +38,7 @@ _HOMES = {
     "resume": "rljax.runs.run",
     "resuming": "rljax.runs.run",
     "train": "rljax.runs.run",
+    "training": "rljax.runs.run",
 }
 _MODULES = {
     "callbacks": "rljax.runs.events.callbacks",
@@ -59,6 +60,7 @@ __all__ = [
     "resume",
     "resuming",
     "train",
+    "training",
 ]
 
 # A checkout where symbolic links became text files.

@@ -29,7 +29,7 @@ PACKAGES = [
     "buffers",
     "envs",
     "datasets",
-    "training",
+    "learning",
     "runs",
     "tuning",
     "analysis",
@@ -70,7 +70,7 @@ def allowed(package: str) -> set[str]:
     if package in FACES:
         return {*PACKAGES}
     above = PACKAGES[: PACKAGES.index(package) + 1] if package in PACKAGES else []
-    return ALONE.get(package) or {*above, *(["agents"] if "training" in above else [])}
+    return ALONE.get(package) or {*above, *(["agents"] if "learning" in above else [])}
 
 
 def is_main(node: ast.AST) -> bool:

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rljax.analysis import formatting
+from rljax.learning.settings import WEIGHTS
 from rljax.runs import checkpoints, json_files, records
 from rljax.runs.statistics import estimators
-from rljax.training.settings import WEIGHTS
 
 # Settings of a run that distinguish learners as hyperparameters do.
 PROTOCOL = ("then_online", "offline_share")

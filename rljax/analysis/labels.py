@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rljax.analysis import formatting
 from rljax.analysis.folders import LearnerRecord, RunRecord, common, group_by
-from rljax.training import registry
+from rljax.learning import registry
 
 
 def task_name(environment: str, data: str | None) -> str:

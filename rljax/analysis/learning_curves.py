@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rljax.analysis import figures, folders, formatting, labels
+from rljax.learning import registry
 from rljax.runs import records
 from rljax.runs.statistics import estimators, summaries
 from rljax.system import outputs
-from rljax.training import registry
 
 SUFFIXES = (".png", ".svg", ".pdf")
 

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 from rljax import datasets
 from rljax.buffers import RewardTransform
 from rljax.buffers.rows import rows_of, spread_rows
+from rljax.learning import agent_state
+from rljax.learning.plan import require_same_spaces
+from rljax.learning.terminal_values import has_values
 from rljax.runs import arguments
 from rljax.runs.policies import loading
-from rljax.training import agent_state
-from rljax.training.plan import require_same_spaces
-from rljax.training.terminal_values import has_values
 from rljax.trust import Folder
 
 ACTION, ERROR = "validation/action", "validation/error"  # the names of the losses

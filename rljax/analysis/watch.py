@@ -14,9 +14,9 @@ import numpy as np
 
 from rljax.analysis import formatting, labels
 from rljax.analysis.tail import Tail
+from rljax.learning import registry
 from rljax.runs import records
 from rljax.runs.statistics import estimators
-from rljax.training import registry
 from rljax.trust import printable
 
 # In the table's order.

@@ -35,7 +35,7 @@ SMALLEST = 1e-6  # added to all priorities: each row can be drawn again; OpenAI 
 
 class Pending(struct.PyTreeNode):
     """Priorities of an iteration, written with the next stored step: see
-    `rljax.training.drivers.hosted`.
+    `rljax.learning.drivers.hosted`.
     """
 
     row: Array  # [P, U, B] int32

@@ -35,7 +35,7 @@ def list_names(arguments: list[str]) -> None:
     """rljax list"""
     options = shared.parse(List, arguments, "list")
     from rljax import envs
-    from rljax.training import registry
+    from rljax.learning import registry
 
     if options.what not in (None, "agents", "environments", "presets"):
         raise ValueError(

@@ -14,9 +14,9 @@ from typing import Annotated, Any, get_type_hints
 
 import tyro
 
+from rljax.learning.configuration import whole_number
+from rljax.learning.settings import Settings
 from rljax.system import outputs
-from rljax.training.configuration import whole_number
-from rljax.training.settings import Settings
 
 # A command understands both names of its output. tyro's help shows the alias first.
 OUT = tyro.conf.arg(name="output", aliases=("--out",))
@@ -189,7 +189,7 @@ def parse_with_agent(options: Any, arguments: list[str], command: str) -> tuple[
     if not arguments or arguments[0].startswith("-"):
         parse(options, arguments, command)  # prints --help, or the error
         raise ValueError(f"the agent comes first: rljax {command} sac --env Hopper-v5")
-    from rljax.training import registry
+    from rljax.learning import registry
 
     agent = registry.load_agent(arguments[0])
     environment, data = value_of(arguments, "--env"), value_of(arguments, "--data")
@@ -238,7 +238,7 @@ def run_settings(options: Any) -> dict[str, Any]:
 
 def assignments(texts: Sequence[str], config: Any, flag: str) -> dict[str, Any]:
     """Settings of an agent's Config, each written as config.actor-lr=1e-4."""
-    from rljax.training import configuration
+    from rljax.learning import configuration
 
     settings: dict[str, Any] = {}
     for text in texts:
@@ -299,7 +299,7 @@ def require_new(path: Path) -> None:
 
 def _with_name_here(argument: str, config: Any) -> str:
     """A flag such as --config.tau, with the setting's name in this agent's Config."""
-    from rljax.training.configuration import setting
+    from rljax.learning.configuration import setting
 
     flag, equals, value = argument.partition("=")
     known = setting(config, _setting(flag)) if flag.startswith("--config.") else _setting(flag)
@@ -309,7 +309,7 @@ def _with_name_here(argument: str, config: Any) -> str:
 
 def _require_names_here(arguments: Sequence[str], options: Any, config: Any) -> None:
     """Raise `ValueError` for an unknown flag that another library has, or that is a setting."""
-    from rljax.training import configuration
+    from rljax.learning import configuration
 
     settings = {field.name for field in dataclasses.fields(config)}
     known = {field.name for field in dataclasses.fields(options)}

@@ -10,7 +10,7 @@ import ast
 import re
 from pathlib import Path
 
-from rljax.training import registry
+from rljax.learning import registry
 
 CHECKOUT = registry.AGENTS.resolve().parent
 

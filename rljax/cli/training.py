@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from rljax.cli import options as shared
-from rljax.training.settings import Settings
+from rljax.learning.settings import Settings
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -17,8 +17,8 @@ import numpy as np
 from rljax import envs
 from rljax.agent import EnvSpec, Step, mask_of
 from rljax.envs.host.hosted import Hosted
+from rljax.learning.drivers.driver import keys_of
 from rljax.runs import arguments
-from rljax.training.drivers.driver import keys_of
 
 STEPS = 2_000  # of random actions
 SLOW = 5e-4  # seconds a step from which processes pay for certain

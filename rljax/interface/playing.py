@@ -10,11 +10,11 @@ import jax
 import numpy as np
 
 from rljax import envs
+from rljax.learning.drivers.driver import EVALUATE, environment_seeds
+from rljax.learning.evaluation import LIMIT, Episodes
 from rljax.runs import arguments
 from rljax.runs.policies.evaluate import play_episodes
 from rljax.runs.policies.policy import Policy
-from rljax.training.drivers.driver import EVALUATE, environment_seeds
-from rljax.training.evaluation import LIMIT, Episodes
 
 
 class Played(gymnasium.Env):

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rljax.learning.evaluation import Episodes
+from rljax.learning.named_code import PARTS
+from rljax.learning.settings import Settings, settings_of
 from rljax.runs import arguments, records
 from rljax.runs import run as runs
 from rljax.runs.policies import loading
 from rljax.runs.policies.evaluate import play_episodes
 from rljax.runs.policies.policy import Policy
 from rljax.runs.run import TrainingLoop
-from rljax.training.evaluation import Episodes
-from rljax.training.named_code import PARTS
-from rljax.training.settings import Settings, settings_of
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-not-found]

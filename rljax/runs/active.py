@@ -15,6 +15,11 @@ import numpy as np
 
 from rljax.distributed import processes
 from rljax.envs.environment import EnvironmentFailed
+from rljax.learning import population
+from rljax.learning.loop import NoLearnerLeft, Training, checkpoint_state, entries
+from rljax.learning.named_code import named_code
+from rljax.learning.plan import Experiment
+from rljax.learning.settings import settings_of
 from rljax.runs import (
     checkpoints,
     console,
@@ -46,11 +51,6 @@ from rljax.runs.statistics import summaries
 from rljax.system import hardware
 from rljax.system.interruption import Interrupt
 from rljax.system.lock import Lock
-from rljax.training import population
-from rljax.training.loop import NoLearnerLeft, Training, checkpoint_state, entries
-from rljax.training.named_code import named_code
-from rljax.training.plan import Experiment
-from rljax.training.settings import settings_of
 from rljax.trust import Folder, seals
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from rljax.envs import objects
+from rljax.learning import configuration
+from rljax.learning.settings import LARGEST, Settings, seeds_of
 from rljax.runs import records
-from rljax.training import configuration
-from rljax.training.settings import LARGEST, Settings, seeds_of
 from rljax.trust import Folder, nearest
 
 

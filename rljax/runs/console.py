@@ -14,7 +14,7 @@ from rljax.trust import LINES, printable
 if TYPE_CHECKING:
     import numpy as np
 
-    from rljax.training.settings import Settings
+    from rljax.learning.settings import Settings
 
 
 class View:
@@ -124,7 +124,7 @@ class Terminal(View):
         self.console.print(f"[yellow]warning:[/yellow] {_plain(text)}")
 
     def finished(self, summary: dict[str, Any]) -> None:
-        from rljax.training import population
+        from rljax.learning import population
 
         self.stop()
         speed = summary["steps_per_second"]

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from rljax import datasets
+from rljax.learning import configuration, population, registry
+from rljax.learning.loop import prefer_devices
+from rljax.learning.named_code import environment_code, named_code
+from rljax.learning.plan import Experiment
+from rljax.learning.settings import LARGEST, Settings, settings_of
 from rljax.runs import arguments, json_files
 from rljax.runs.policies import loading
 from rljax.system import hardware
-from rljax.training import configuration, population, registry
-from rljax.training.loop import prefer_devices
-from rljax.training.named_code import environment_code, named_code
-from rljax.training.plan import Experiment
-from rljax.training.settings import LARGEST, Settings, settings_of
 from rljax.trust import Folder, note, require_no_code
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import jax
 
 from rljax import trust
+from rljax.learning import configuration, population
+from rljax.learning.drivers.driver import environment_rows
+from rljax.learning.loop import checkpoint_state
 from rljax.runs import active, arguments, checkpoints, console, records, resumption
 from rljax.runs.statistics import summaries
 from rljax.system import outputs
-from rljax.training import configuration, population
-from rljax.training.drivers.driver import environment_rows
-from rljax.training.loop import checkpoint_state
 
 
 def extract(

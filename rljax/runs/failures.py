@@ -8,9 +8,9 @@ import jax
 
 from rljax.distributed import processes
 from rljax.envs.environment import EnvironmentFailed
+from rljax.learning.loop import NoLearnerLeft, Training
 from rljax.runs import checkpoints, json_files
 from rljax.system.lock import LockLost
-from rljax.training.loop import NoLearnerLeft, Training
 
 
 class RunError(Exception):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from rljax import datasets, envs
 from rljax.distributed import processes
+from rljax.learning import registry
+from rljax.learning.settings import Settings
 from rljax.runs import records
 from rljax.system.lock import FILE as LOCK_FILE
 from rljax.system.lock import Lock
-from rljax.training import registry
-from rljax.training.settings import Settings
 
 _HALF_WRITTEN = ".config.json.*.tmp"
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rljax import trust
+from rljax.learning.loop import Training, checkpoint_state
+from rljax.learning.named_code import named_code
 from rljax.runs import checkpoints, records
 from rljax.runs.json_files import dumps
 from rljax.system import hardware
-from rljax.training.loop import Training, checkpoint_state
-from rljax.training.named_code import named_code
 
 
 def require_same_beginning(folder: Path, inherited: Any) -> None:

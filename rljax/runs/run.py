@@ -1,4 +1,4 @@
-"""Runs from Python: `rljax.training`, `rljax.train` and `rljax.resume`."""
+"""Runs from Python: `rljax.learning`, `rljax.train` and `rljax.resume`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from rljax.distributed import processes
+from rljax.learning import configuration
+from rljax.learning.settings import LARGEST
 from rljax.runs import arguments, console, experiments, folders
 from rljax.runs.active import ActiveRun
 from rljax.runs.events import Event, callbacks, loggers
 from rljax.runs.events.callbacks import Callback
 from rljax.runs.events.loggers import Logger
-from rljax.training import configuration
-from rljax.training.settings import LARGEST
 from rljax.trust import Folder
 
 
@@ -77,7 +77,7 @@ def training(
         trust: whether code of other users' `base` or `from_run` may run.
         callbacks: functions of an event, called in this order before the loop gets it.
         loggers: where records go beside the run's files, see `rljax.loggers`.
-        settings: further fields of `rljax.training.settings.Settings`.
+        settings: further fields of `rljax.learning.settings.Settings`.
 
     Raises `ValueError` or `TypeError` for arguments that cannot work, before anything compiles;
     while it runs `FileExistsError` if `out` exists and is not empty, and `failures.Diverged` for

@@ -20,7 +20,7 @@ STATE = "environments"  # the kind of a state's seal
 
 
 def seals(code: Mapping[str, str]) -> dict[str, str]:
-    """The seals of a run's code, that of `rljax.training.named_code`, by the setting."""
+    """The seals of a run's code, that of `rljax.learning.named_code`, by the setting."""
     signatures = {part: seal(part, name.encode()) for part, name in code.items()}
     return {part: signature for part, signature in signatures.items() if signature is not None}
 

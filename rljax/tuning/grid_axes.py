@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rljax.training import configuration
-from rljax.training.settings import MOST_LEARNERS
+from rljax.learning import configuration
+from rljax.learning.settings import MOST_LEARNERS
 
 
 def parse(texts: Sequence[str], config: Any) -> dict[str, tuple[Any, ...]]:

@@ -18,6 +18,11 @@ from typing import Any
 from rljax import agent as contract
 from rljax.agent import float_fields
 from rljax.distributed import ray_cluster
+from rljax.learning import configuration, population
+from rljax.learning.loop import Training, prefer_devices
+from rljax.learning.named_code import named_code
+from rljax.learning.plan import Experiment
+from rljax.learning.settings import settings_of
 from rljax.runs import (
     active,
     arguments,
@@ -31,11 +36,6 @@ from rljax.runs import (
 )
 from rljax.system import hardware, lock
 from rljax.system.lock import Lock
-from rljax.training import configuration, population
-from rljax.training.loop import Training, prefer_devices
-from rljax.training.named_code import named_code
-from rljax.training.plan import Experiment
-from rljax.training.settings import settings_of
 from rljax.trust import Folder, seals
 
 PLAN = "plan.json"

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from rljax.learning import configuration, schedules
 from rljax.runs import failures, records
 from rljax.runs.statistics import estimators
-from rljax.training import configuration, schedules
 from rljax.tuning import grids, search_spaces
 from rljax.tuning.trials import SearchResult, SearchTask, require_optuna
 
 
 class PopulationBasedSearch:
     """One population whose learners take over from each other; see
-    `rljax.training.schedules.PopulationBased`.
+    `rljax.learning.schedules.PopulationBased`.
 
     Learners have the tuning seeds in turn. The best one's settings, with its ancestors', are tested
     anew.

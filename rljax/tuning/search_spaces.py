@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from rljax.agent import float_fields
-from rljax.training import configuration, registry
-from rljax.training.settings import MOST_LEARNERS
+from rljax.learning import configuration, registry
+from rljax.learning.settings import MOST_LEARNERS
 
 SPACES = registry.AGENTS / "spaces"
 METHODS = ("random", "tpe", "hyperband", "pbt")

@@ -15,14 +15,14 @@ from typing import Any
 from rljax import envs
 from rljax.distributed import ray_cluster
 from rljax.envs import signals
+from rljax.learning import configuration, population
+from rljax.learning.named_code import named_code
+from rljax.learning.plan import Experiment
+from rljax.learning.settings import settings_of
 from rljax.runs import arguments, console, experiments, folders, json_files, records
 from rljax.runs.statistics import summaries
 from rljax.system import hardware
 from rljax.system.lock import Lock
-from rljax.training import configuration, population
-from rljax.training.named_code import named_code
-from rljax.training.plan import Experiment
-from rljax.training.settings import settings_of
 from rljax.trust import Folder, seals
 from rljax.tuning import grids, search_spaces, trials
 from rljax.tuning.population_based import PopulationBasedSearch

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rljax.distributed import ray_cluster
+from rljax.learning import configuration, population, schedules
+from rljax.learning.plan import Experiment, round_up
 from rljax.runs import console, failures, json_files, records
 from rljax.runs.extract import extract
 from rljax.runs.statistics import estimators
 from rljax.system.packages import install_command
-from rljax.training import configuration, population, schedules
-from rljax.training.plan import Experiment, round_up
 from rljax.trust import RefusedFileError, safe
 from rljax.tuning import grids, search_spaces
 

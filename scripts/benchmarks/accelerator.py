@@ -55,7 +55,7 @@ def loop(agent: str, environment: str, seeds: int, iterations: int) -> dict[str,
     """Environment steps per second of all learners together, with the environment's preset,
     and the compile time.
     """
-    from rljax.training import configuration, registry
+    from rljax.learning import configuration, registry
 
     module = registry.load_agent(agent)
     preset = configuration.as_json(registry.preset(agent, module, environment))

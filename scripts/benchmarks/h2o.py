@@ -49,7 +49,7 @@ def ours(
     import jax.numpy as jnp
 
     from rljax.agent import EnvSpec, Transition
-    from rljax.training import registry
+    from rljax.learning import registry
 
     module, spec = registry.load_agent(agent), EnvSpec("HalfCheetah-v5", (OBSERVATIONS,), ACTIONS)
     config, zeros = module.Config(), jnp.zeros(ROWS, bool)

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # importing rljax takes time that is measured
-    from rljax.training.drivers.driver import Driver
-    from rljax.training.loop import Training
+    from rljax.learning.drivers.driver import Driver
+    from rljax.learning.loop import Training
 
 ROOT = Path(__file__).resolve().parents[2]  # of the repository
 ENVIRONMENT = "HalfCheetah-v5"
@@ -36,10 +36,10 @@ def prepared(
     """Our run with the peer's settings, created but not started,
     in a folder that is removed at the end.
     """
+    from rljax.learning import registry
+    from rljax.learning.plan import Experiment
+    from rljax.learning.settings import Settings
     from rljax.runs import active, console
-    from rljax.training import registry
-    from rljax.training.plan import Experiment
-    from rljax.training.settings import Settings
 
     module = registry.load_agent(agent)
     settings = Settings(

@@ -110,8 +110,8 @@ def prepared(
     import numpy as np
 
     from rljax.agent import EnvSpec, Transition
-    from rljax.training import configuration, registry
-    from rljax.training.learner import Learner
+    from rljax.learning import configuration, registry
+    from rljax.learning.learner import Learner
 
     agent, changes = (VARIANTS | ACTING)[variant]
     module: Any = registry.load_agent(agent)
@@ -142,7 +142,7 @@ def ours(variant: str, updates: int, seeds: int, precision: str = "") -> dict[st
     """Updates per second of the offline driver, of all learners together:
     drawing, learning and metrics.
     """
-    from rljax.training.drivers.offline import OfflineDriver
+    from rljax.learning.drivers.offline import OfflineDriver
 
     more: dict[str, Any] = {"precision": precision} if precision else {}
     _, learner, data, config = prepared(variant, seeds, **more)

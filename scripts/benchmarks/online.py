@@ -36,7 +36,7 @@ from scripts.benchmarks.measuring import (
 )
 
 if TYPE_CHECKING:  # importing rljax takes time that is measured
-    from rljax.training.loop import Training
+    from rljax.learning.loop import Training
 
 WARMUP = 1_000
 ROLLOUT = 8 * 256  # environments x steps of PPO

@@ -142,7 +142,7 @@ def by_hand(rollouts: int) -> tuple[Callable[[Any], Any], Any]:
     from rljax import envs
     from rljax.agent import Transition
     from rljax.agents import ppo
-    from rljax.training import agent_state
+    from rljax.learning import agent_state
 
     environment, config = envs.make("gymnax/Pendulum-v1"), ppo.Config(**PPO)
     key_agent, key_reset, key_act, key_update = jax.random.split(jax.random.key(0), 4)

@@ -39,7 +39,7 @@ STEPS = 10_000_000  # of the run, over which schedules fall
 
 def ours(environment: str, rollouts: int) -> dict[str, Any]:
     """Steps per second of our training loop."""
-    from rljax.training import registry
+    from rljax.learning import registry
 
     name = f"gymnax/{environment}"
     settings = vars(registry.preset("pqn", registry.load_agent("pqn"), name))

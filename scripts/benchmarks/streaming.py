@@ -40,7 +40,7 @@ def ours(agent: str, environment: str, seeds: int, steps: int) -> dict[str, Any]
     """Steps per second of all streams of a run's training loop,
     and the bytes of one stream's state.
     """
-    from rljax.training import registry
+    from rljax.learning import registry
 
     settings = vars(registry.preset(agent, registry.load_agent(agent), environment))
     with prepared(agent, seeds, 3 * steps, settings, environment) as training:
@@ -58,7 +58,7 @@ def python_loop(steps: int) -> dict[str, Any]:
 
     from rljax.agent import EnvSpec, Transition
     from rljax.agents import stream_q
-    from rljax.training import agent_state
+    from rljax.learning import agent_state
 
     config = stream_q.Config()
     spec = EnvSpec("CartPole-v1", (5,), 2, discrete=True, max_episode_steps=500)

@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     from rljax.agents import ppo
-    from rljax.training import registry
+    from rljax.learning import registry
 
     preset = registry.preset("ppo", ppo, options.env, None)
     base: Any = dataclasses.replace(preset, **SIZES, initialisation="lecun_uniform")

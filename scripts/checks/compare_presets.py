@@ -23,8 +23,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rljax.learning import configuration, registry
 from rljax.runs import experiments
-from rljax.training import configuration, registry
 from scripts.checks.authors import (
     constrained,
     data,

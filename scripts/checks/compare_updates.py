@@ -48,7 +48,7 @@ def compared(agent: str, data: Path, arrays: Mapping[str, np.ndarray]) -> dict[s
 
     from rljax import buffers, datasets, networks
     from rljax.agent import EnvSpec
-    from rljax.training import agent_state, registry
+    from rljax.learning import agent_state, registry
 
     pair, module = PAIRS[agent], registry.load_agent(agent)
     rows = datasets.load(str(data)).transitions

@@ -44,7 +44,7 @@ import tyro
 
 from rljax.cli import agents, analysis, data, policies, recording, training
 from rljax.cli.main import main as command_line
-from rljax.training import registry
+from rljax.learning import registry
 from scripts.faults import shared
 from tests.datasets.files import npz
 from tests.datasets.formats import test_formats as data_files
@@ -58,7 +58,7 @@ TINY = (
 )
 # Where the work of a command begins, after its checks.
 WORK = (
-    "rljax.training.loop.Training.start",
+    "rljax.learning.loop.Training.start",
     "rljax.distributed.ray_cluster.RayCluster.run",
     "rljax.runs.policies.evaluate.environment_seeds",
     "rljax.runs.policies.videos.environment_seeds",

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rljax import requirements
-from rljax.training import registry
+from rljax.learning import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs" / "agents"

@@ -13,8 +13,8 @@ import argparse
 from pathlib import Path
 
 from rljax import envs
+from rljax.learning import registry
 from rljax.runs import run
-from rljax.training import registry
 
 
 def main() -> None:

@@ -101,8 +101,8 @@ from typing import Any
 import numpy as np
 
 from rljax.analysis import learning_curves
+from rljax.learning import registry
 from rljax.runs.statistics import estimators
-from rljax.training import registry
 from scripts.results.shared import RESULTS, changes, collect, hardware, over_seeds, show, table
 
 COLUMNS = (

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from rljax.learning import configuration, registry, schedules
+from rljax.learning.settings import Settings
 from rljax.runs import records
 from rljax.runs.statistics import estimators
-from rljax.training import configuration, registry, schedules
-from rljax.training.settings import Settings
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 FIELDS = (

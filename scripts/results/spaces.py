@@ -12,7 +12,7 @@ from typing import Any
 
 from rljax import buffers
 from rljax.agent import MASK, EnvSpec, Part
-from rljax.training import registry
+from rljax.learning import registry
 
 PAGE = Path(__file__).parents[2] / "docs" / "spaces.md"
 BEGIN, END = "<!-- table: scripts/results/spaces.py -->\n", "<!-- end of table -->\n"

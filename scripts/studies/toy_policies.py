@@ -24,10 +24,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from rljax.agent import EnvSpec, Transition
+from rljax.learning import configuration, registry
+from rljax.learning.drivers.offline import OfflineDriver
+from rljax.learning.learner import Learner
 from rljax.system.hardware import provenance
-from rljax.training import configuration, registry
-from rljax.training.drivers.offline import OfflineDriver
-from rljax.training.learner import Learner
 
 CENTRES = 0.6 * np.array([[1.0, 1.0], [-1.0, 1.0], [-1.0, -1.0], [1.0, -1.0]])
 REWARDS = np.array([1.0, 0.5, 0.25, 0.0])

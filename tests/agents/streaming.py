@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import EnvSpec, Transition
+from rljax.learning import agent_state
+from rljax.learning.agent_state import AgentState
 from rljax.networks import parameters_of
-from rljax.training import agent_state
-from rljax.training.agent_state import AgentState
 from tests.agents import reference
 
 LEAK = 0.01

@@ -12,7 +12,7 @@ import pytest
 
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import fdvl
-from rljax.training import registry
+from rljax.learning import registry
 from tests.agents import reference, value_learning
 from tests.agents.value_learning import KEY, SPEC
 

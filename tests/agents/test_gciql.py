@@ -12,9 +12,9 @@ import pytest
 
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import gciql
-from rljax.training import configuration
-from rljax.training.drivers.offline import OfflineDriver
-from rljax.training.learner import Learner
+from rljax.learning import configuration
+from rljax.learning.drivers.offline import OfflineDriver
+from rljax.learning.learner import Learner
 from tests.agents import reference, trees, value_learning
 from tests.agents.value_learning import KEY, SIZES
 

@@ -13,7 +13,7 @@ import pytest
 from rljax import networks
 from rljax.agent import Transition
 from rljax.agents import bc, iql
-from rljax.training import registry
+from rljax.learning import registry
 from tests.agents import reference, trees, value_learning
 from tests.agents.value_learning import KEY, SPEC
 

@@ -12,7 +12,7 @@ import pytest
 
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import ppo
-from rljax.training import registry
+from rljax.learning import registry
 from tests.agents import on_policy, reference, trees
 from tests.agents.on_policy import ENVS, KEY, STEPS
 

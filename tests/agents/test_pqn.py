@@ -13,7 +13,7 @@ import pytest
 from rljax import agent
 from rljax.agent import MASK, EnvSpec, Part, Transition
 from rljax.agents import pqn
-from rljax.training import registry
+from rljax.learning import registry
 from tests.agents import on_policy, reference, trees
 from tests.agents.on_policy import KEY
 

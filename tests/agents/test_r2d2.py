@@ -15,9 +15,9 @@ import pytest
 from rljax import agent
 from rljax.agent import MEMORY, EnvSpec, Transition
 from rljax.agents import r2d2
+from rljax.learning import registry
 from rljax.networks import memories
 from rljax.runs import records, run
-from rljax.training import registry
 from tests.agents import actor_critic, reference
 from tests.helpers import small_runs
 

@@ -14,7 +14,7 @@ import pytest
 from rljax import buffers
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import rebrac
-from rljax.training import registry
+from rljax.learning import registry
 from tests.agents import actor_critic, reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)

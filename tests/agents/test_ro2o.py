@@ -16,9 +16,9 @@ import pytest
 
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import ro2o
+from rljax.learning import configuration, registry
 from rljax.networks import distributions, encoders
 from rljax.runs import records, run
-from rljax.training import configuration, registry
 from tests.agents import actor_critic, reference
 from tests.environments import reach
 

@@ -15,9 +15,9 @@ import pytest
 from rljax import cli
 from rljax.agent import EnvSpec, Transition, first_memory
 from rljax.agents import sequence_rl
+from rljax.learning import evaluation
 from rljax.runs import run
 from rljax.runs.policies import evaluate
-from rljax.training import evaluation
 from tests.agents import actor_critic, reference
 from tests.helpers import small_runs
 

@@ -13,9 +13,9 @@ import pytest
 from rljax import envs
 from rljax.agent import EnvSpec
 from rljax.agents import stream_td
-from rljax.training import configuration
-from rljax.training.drivers.compiled import CompiledDriver
-from rljax.training.learner import Learner
+from rljax.learning import configuration
+from rljax.learning.drivers.compiled import CompiledDriver
+from rljax.learning.learner import Learner
 from tests.agents import streaming
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)

@@ -33,7 +33,7 @@ from tests.helpers.replay_buffers import (
     sample,
     transitions,
 )
-from tests.training.plan.test_stages import BOX, planned
+from tests.learning.plan.test_stages import BOX, planned
 
 # Uniform.
 

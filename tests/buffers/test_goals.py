@@ -15,10 +15,10 @@ from rljax import datasets, envs
 from rljax.agent import Transition
 from rljax.agents import gciql, iql
 from rljax.buffers import goals
+from rljax.learning import configuration, plan
+from rljax.learning.settings import Settings
 from rljax.runs import records, run
 from rljax.runs.policies import collect, evaluate, loading
-from rljax.training import configuration, plan
-from rljax.training.settings import Settings
 from tests.environments import goal_field
 from tests.helpers import small_runs
 from tests.runs import parts

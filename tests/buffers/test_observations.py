@@ -12,8 +12,8 @@ import pytest
 from rljax import buffers
 from rljax.agent import MASK, EnvSpec, Part, Step, Transition
 from rljax.buffers.experience import Experience
-from rljax.training.learner import TRANSITION, Learner
-from rljax.training.tally import empty_tally
+from rljax.learning.learner import TRANSITION, Learner
+from rljax.learning.tally import empty_tally
 from tests.helpers.replay_buffers import LEARNERS, begin, keys, sample
 
 SPEC = EnvSpec(

@@ -23,7 +23,7 @@ from tests.helpers.replay_buffers import (
     numbered,
     transitions,
 )
-from tests.training.drivers import kinds
+from tests.learning.drivers import kinds
 
 ALPHA = np.array([0.6, 1.0], np.float32)  # of each learner
 BETA = np.array([0.4, 0.7], np.float32)

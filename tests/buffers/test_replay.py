@@ -11,8 +11,8 @@ import pytest
 
 from rljax import buffers, envs
 from rljax.buffers.storage.ring import ReplayBuffer
-from rljax.training.drivers.compiled import CompiledDriver
-from rljax.training.learner import Learner
+from rljax.learning.drivers.compiled import CompiledDriver
+from rljax.learning.learner import Learner
 from tests.helpers import counting
 from tests.helpers.replay_buffers import LEARNERS, assert_in_place, numbered, transitions
 from tests.helpers.replay_buffers import empty as ring

@@ -24,8 +24,8 @@ from tests.helpers.replay_buffers import (
     sample,
     transitions,
 )
-from tests.training.drivers import kinds
-from tests.training.drivers.test_memory import STEPS, Remembering
+from tests.learning.drivers import kinds
+from tests.learning.drivers.test_memory import STEPS, Remembering
 
 LENGTH, EVERY, ENVS = 5, 2, 3
 ALPHA = jnp.asarray([0.6, 1.0], jnp.float32)  # of each learner

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rljax import cli
-from rljax.training import registry
+from rljax.learning import registry
 
 
 @pytest.mark.slow

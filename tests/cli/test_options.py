@@ -11,8 +11,8 @@ import pytest
 
 from rljax import cli
 from rljax.cli import options, training
+from rljax.learning.settings import Settings
 from rljax.runs import records
-from rljax.training.settings import Settings
 from tests.cli import commands
 
 # What each command's --help lists.

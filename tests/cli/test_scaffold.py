@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rljax.cli import scaffold
-from rljax.training import registry
+from rljax.learning import registry
 
 ROOT = Path(__file__).parents[2]
 
@@ -176,7 +176,7 @@ def test_what_is_written_passes_the_tests_of_all_agents(checkout: Path) -> None:
     files = ["tests/test_style.py", "tests/test_imports.py", "tests/scripts/test_agent_pages.py"]
     files += [
         "tests/tuning/test_search_spaces.py",
-        "tests/training/test_registry.py",
+        "tests/learning/test_registry.py",
         "tests/agents",
     ]
     done = inside(

@@ -65,7 +65,7 @@ def test_every_array_is_on_its_learners_device_and_nothing_recompiles() -> None:
         import jax
         from jax.sharding import PartitionSpec as S
         from rljax.runs import experiments
-        from rljax.training.loop import Training
+        from rljax.learning.loop import Training
         from tests.helpers import small_runs
 
         compiled = []

@@ -12,8 +12,8 @@ import pytest
 from rljax import envs, trust
 from rljax.cli import options, training
 from rljax.envs.environment import EnvironmentFailed
+from rljax.learning.loop import Training
 from rljax.runs import experiments, records
-from rljax.training.loop import Training
 from tests.helpers import small_runs
 
 PAGE = Path(__file__).parents[2] / "docs" / "environments.md"

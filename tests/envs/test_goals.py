@@ -15,8 +15,8 @@ from rljax import buffers, envs
 from rljax.agents import sac
 from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.goals import FetchReward, VectorGoals, goals_of, has_goals
-from rljax.training.plan import Experiment, plan
-from rljax.training.settings import Settings
+from rljax.learning.plan import Experiment, plan
+from rljax.learning.settings import Settings
 from rljax.trust import TrustedState
 
 

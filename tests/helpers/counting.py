@@ -14,9 +14,9 @@ from flax import struct
 from rljax import agent, buffers, datasets
 from rljax.agent import EnvSpec, Step, Transition
 from rljax.envs.autoreset import AutoReset
-from rljax.training import configuration
-from rljax.training.drivers.compiled import CompiledDriver
-from rljax.training.learner import Learner
+from rljax.learning import configuration
+from rljax.learning.drivers.compiled import CompiledDriver
+from rljax.learning.learner import Learner
 
 UPDATES = 8  # that a Fake remembers
 ROWS = 40  # of the data set

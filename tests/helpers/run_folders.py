@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from rljax.learning.settings import Settings
 from rljax.runs.records import Recorder, write_json
 from rljax.runs.schema import FORMAT, NEEDED
-from rljax.training.settings import Settings
 
 SPEC = {
     "name": "Hopper-v5",

@@ -15,11 +15,11 @@ import pytest
 from rljax import networks
 from rljax.agent import EnvSpec, check
 from rljax.agents import ppo
+from rljax.learning import action_cost, agent_state
 from rljax.networks import torsos
 from rljax.networks.inputs import Raw
 from rljax.runs import records
 from rljax.runs.policies import evaluate, loading, policy
-from rljax.training import action_cost, agent_state
 from tests.agents import reference
 from tests.helpers import small_runs
 from tests.networks.reference import (

@@ -12,9 +12,9 @@ import pytest
 
 import rljax
 from rljax import cli
+from rljax.learning import population, registry
 from rljax.runs import records, run
 from rljax.runs.policies import evaluate, loading
-from rljax.training import population, registry
 from tests.cli import commands
 from tests.distributed.test_devices import devices_used, on_four_cores
 from tests.helpers import small_runs

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rljax.analysis import report, watch
+from rljax.learning.settings import Settings
 from rljax.runs import console
-from rljax.training.settings import Settings
 from rljax.trust import printable
 from tests.cli import commands
 from tests.helpers import run_folders

@@ -11,10 +11,10 @@ import pytest
 
 from rljax import cli, datasets
 from rljax.analysis import folders
+from rljax.learning import evaluation
+from rljax.learning.loop.training import Training
 from rljax.runs import experiments, records
 from rljax.runs.policies import evaluate, loading
-from rljax.training import evaluation
-from rljax.training.loop.training import Training
 from tests.cli import commands
 from tests.helpers import counting, small_runs
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from rljax.learning.loop import Training
 from rljax.runs import checkpoints, failures, folders, records, run, saving
 from rljax.runs.policies import loading
 from rljax.system import lock
 from rljax.system.lock import FolderInUse, Lock
-from rljax.training.loop import Training
 from tests.cli import commands
 from tests.helpers import small_runs
 

@@ -14,12 +14,12 @@ import pytest
 from flax import struct
 
 from rljax import networks
+from rljax.learning.agent_state import AgentState, with_parts
+from rljax.learning.loop import Training
+from rljax.learning.population import inheritance
 from rljax.networks.inputs import Raw, Running
 from rljax.networks.optimisation.trained import parameters_of
 from rljax.runs import experiments, records, run
-from rljax.training.agent_state import AgentState, with_parts
-from rljax.training.loop import Training
-from rljax.training.population import inheritance
 from tests.helpers import small_runs
 from tests.runs import parts
 

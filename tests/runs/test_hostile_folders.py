@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from rljax.agent import EnvSpec
+from rljax.learning import agent_state, registry
 from rljax.runs import checkpoints, records
 from rljax.runs.policies import loading
-from rljax.training import agent_state, registry
 from tests.helpers import run_folders
 
 SPEC = run_folders.SPEC | {"observation_shape": [3], "action_size": 1}

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from rljax.learning import loop
 from rljax.runs import checkpoints, records, run
-from rljax.training import loop
 from tests.cli import commands
 from tests.helpers import small_runs
 from tests.runs import parts

@@ -19,12 +19,12 @@ import pytest
 
 import rljax
 from rljax.agents import td3
+from rljax.learning import configuration, registry
+from rljax.learning.plan import Experiment
+from rljax.learning.settings import Settings
 from rljax.runs import active, checkpoints, console, failures, records, run
 from rljax.runs.policies import evaluate
 from rljax.system.runtime import CompileClock
-from rljax.training import configuration, registry
-from rljax.training.plan import Experiment
-from rljax.training.settings import Settings
 from tests.cli import commands
 from tests.helpers import small_runs
 from tests.runs import parts

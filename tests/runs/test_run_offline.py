@@ -19,9 +19,9 @@ from rljax import cli, datasets
 from rljax.agent import Transition
 from rljax.agents import fql, iql
 from rljax.cli import scaffold
+from rljax.learning import registry
 from rljax.runs import experiments, records, run
 from rljax.runs.policies import evaluate, loading
-from rljax.training import registry
 from tests.cli import commands
 from tests.helpers import small_runs
 from tests.runs import parts

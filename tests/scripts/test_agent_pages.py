@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rljax.training import registry
+from rljax.learning import registry
 from scripts.results import agent_pages
 
 ROOT = Path(__file__).parents[2]

@@ -21,7 +21,7 @@ from rljax import datasets
 from rljax.agent import EnvSpec
 from rljax.agents import famo2o, recoil
 from rljax.analysis.comparison import mean_difference
-from rljax.training import registry
+from rljax.learning import registry
 from scripts.checks import (
     compare_early_bc,
     compare_famo2o,

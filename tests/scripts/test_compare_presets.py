@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rljax.training import registry
+from rljax.learning import registry
 from scripts.checks import compare_presets
 from scripts.checks.authors import readers
 from scripts.checks.authors.shared import (

@@ -18,7 +18,7 @@ from gymnasium.utils.env_checker import check_env
 import rljax
 from rljax import cli
 from rljax.cli import options
-from rljax.training import configuration, registry
+from rljax.learning import configuration, registry
 from scripts.site import build, decision
 from tests.helpers import small_runs
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from rljax import envs, trust
+from rljax.learning import registry
+from rljax.learning.named_code import named_code
+from rljax.learning.settings import Settings
 from rljax.runs import arguments, checkpoints, experiments, extract, records, run
 from rljax.runs.policies import attackers, collect, evaluate, loading, videos
-from rljax.training import registry
-from rljax.training.named_code import named_code
-from rljax.training.settings import Settings
 from rljax.trust import Folder, keys, states
 from rljax.tuning import grids
 from tests.helpers import counting, run_folders

@@ -11,10 +11,10 @@ import pytest
 
 from rljax import cli
 from rljax.agents import iql, td3
+from rljax.learning.loop import Training
+from rljax.learning.plan import Experiment
 from rljax.runs import experiments, failures, records
 from rljax.system import hardware
-from rljax.training.loop import Training
-from rljax.training.plan import Experiment
 from rljax.tuning import grid_axes, grids
 from tests.cli import commands
 from tests.helpers import small_runs

@@ -11,7 +11,7 @@ import pytest
 
 from rljax.agent import EnvSpec
 from rljax.agents import td3
-from rljax.training import configuration, registry, schedules
+from rljax.learning import configuration, registry, schedules
 from rljax.tuning import search_spaces
 
 SPACES = registry.AGENTS / "spaces"

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from rljax import cli
+from rljax.learning.plan import Experiment
 from rljax.runs import experiments, records
 from rljax.runs.policies import evaluate
-from rljax.training.plan import Experiment
 from rljax.tuning import grids, search_spaces, sweeps
 from rljax.tuning import trials as trials_of_search
 from tests.cli import commands

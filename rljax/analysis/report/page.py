@@ -16,7 +16,7 @@ from rljax.analysis.formatting import count
 from rljax.analysis.report import elements, provenance, results, sections
 from rljax.analysis.report.elements import Section
 from rljax.analysis.tables import Table
-from rljax.training import registry
+from rljax.learning import registry
 from rljax.trust import printable
 
 TEMPLATE = Path(__file__).with_name("report.html")

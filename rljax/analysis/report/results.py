@@ -12,8 +12,8 @@ from rljax.analysis import comparison, figures, formatting, published, tables
 from rljax.analysis.comparison import Estimate
 from rljax.analysis.suites import Suite
 from rljax.analysis.tables import Row, Table
+from rljax.learning import registry
 from rljax.runs.statistics import estimators, summaries
-from rljax.training import registry
 
 MOST_ROWS = 6  # a figure with more rows shows neither single learners nor published curves
 MOST_PAIRS = 10  # a suite with more pairs of agents compares its best agent with the others only

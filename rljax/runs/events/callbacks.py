@@ -16,6 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from rljax import envs
+from rljax.learning.settings import LARGEST
 from rljax.runs.events.types import (
     BeginEvent,
     EndEvent,
@@ -23,7 +24,6 @@ from rljax.runs.events.types import (
     Event,
     MetricsEvent,
 )
-from rljax.training.settings import LARGEST
 
 
 class Callback(Protocol):

@@ -8,11 +8,11 @@ from typing import Any
 
 from rljax import envs
 from rljax.agent import check, float_fields
+from rljax.learning import configuration, evaluation
+from rljax.learning.evaluation import Episodes
+from rljax.learning.loop import Training
 from rljax.runs import json_files
 from rljax.runs.policies.policy import Policies, Policy
-from rljax.training import configuration, evaluation
-from rljax.training.evaluation import Episodes
-from rljax.training.loop import Training
 from rljax.trust import nearest
 
 

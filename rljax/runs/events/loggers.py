@@ -19,7 +19,7 @@ from rljax.system.packages import install_command
 from rljax.trust import safe
 
 if TYPE_CHECKING:
-    from rljax.training.settings import Settings
+    from rljax.learning.settings import Settings
 
 # Names of charts in CleanRL and the Open RL Benchmark (arXiv:2402.03046).
 CLEANRL = {

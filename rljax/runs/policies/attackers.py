@@ -10,10 +10,10 @@ import jax
 
 from rljax.agent import Array
 from rljax.datasets.tools.corruption import Attacker
+from rljax.learning import agent_state
+from rljax.learning.agent_state import AgentState
 from rljax.runs import arguments
 from rljax.runs.policies import loading, policy
-from rljax.training import agent_state
-from rljax.training.agent_state import AgentState
 from rljax.trust import Folder
 
 

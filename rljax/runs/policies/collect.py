@@ -18,13 +18,13 @@ from rljax import datasets, envs
 from rljax.agent import EnvSpec, Transition, mask_of
 from rljax.buffers import frames
 from rljax.buffers.storage.ring import ReplayBuffer
+from rljax.learning.drivers.driver import TRAIN, environment_seeds
+from rljax.learning.plan.memory import require_room
 from rljax.runs import arguments, checkpoints, console, resumption
 from rljax.runs.active import ActiveRun
 from rljax.runs.policies import evaluate, loading, policy
 from rljax.runs.records import read_config
 from rljax.system import hardware
-from rljax.training.drivers.driver import TRAIN, environment_seeds
-from rljax.training.plan.memory import require_room
 from rljax.trust import Folder
 
 Source = Literal["policy", "exploring", "random", "replay"]

@@ -12,14 +12,14 @@ import numpy as np
 from rljax import datasets, envs
 from rljax.agent import EnvSpec, acting, difference
 from rljax.envs.environment import EnvironmentFailed
+from rljax.learning import action_cost, configuration, evaluation
+from rljax.learning.drivers.driver import EVALUATE, environment_seeds
+from rljax.learning.evaluation import Episodes
+from rljax.learning.named_code import PARTS
 from rljax.runs import arguments, records
 from rljax.runs.policies.loading import load_all
 from rljax.runs.policies.policy import Policies
 from rljax.runs.statistics import estimators, summaries
-from rljax.training import action_cost, configuration, evaluation
-from rljax.training.drivers.driver import EVALUATE, environment_seeds
-from rljax.training.evaluation import Episodes
-from rljax.training.named_code import PARTS
 from rljax.trust import Folder
 
 

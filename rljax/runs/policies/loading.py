@@ -12,12 +12,12 @@ import numpy as np
 
 from rljax import agent as contract
 from rljax.agent import Base, EnvSpec, acting
+from rljax.learning import agent_state, configuration, registry, schedules
+from rljax.learning.named_code import named_code
+from rljax.learning.settings import Settings, settings_of
 from rljax.runs import arguments, checkpoints
 from rljax.runs.policies.policy import Policies, Policy
 from rljax.runs.records import read_config
-from rljax.training import agent_state, configuration, registry, schedules
-from rljax.training.named_code import named_code
-from rljax.training.settings import Settings, settings_of
 from rljax.trust import Folder
 
 
@@ -31,7 +31,7 @@ def load_all(
     """The policies of all learners of the run in `out`: the last ones, or the `best` by evaluation.
 
     `config` has new values of settings that the agent's `acting` names. `parts` are of
-    `rljax.training.named_code.PARTS`.
+    `rljax.learning.named_code.PARTS`.
 
     Raises `ValueError` for no run, code without trust and other settings; `CheckpointError` without
     a usable checkpoint.

@@ -14,9 +14,9 @@ from rljax import envs
 from rljax.agent import MASK, EnvSpec, choose, first_memory
 from rljax.buffers import Experience
 from rljax.envs.timed import share_of_time
+from rljax.learning import agent_state, configuration
+from rljax.learning.settings import Settings
 from rljax.networks.noise import Lasting
-from rljax.training import agent_state, configuration
-from rljax.training.settings import Settings
 
 if TYPE_CHECKING:
     from rljax.envs.host.spaces import Spaces

@@ -16,14 +16,14 @@ from rljax.envs.autoreset import AutoReset
 from rljax.envs.environment import Drawable
 from rljax.envs.host import rendering
 from rljax.envs.timed import Timed
+from rljax.learning.drivers.driver import EVALUATE, environment_seeds
+from rljax.learning.named_code import PARTS
 from rljax.runs import arguments
 from rljax.runs.policies.evaluate import close
 from rljax.runs.policies.loading import load_all
 from rljax.runs.policies.policy import Policies, Policy
 from rljax.system import outputs
 from rljax.system.packages import install_command
-from rljax.training.drivers.driver import EVALUATE, environment_seeds
-from rljax.training.named_code import PARTS
 from rljax.trust import Folder
 
 # Names of the environment, also as agents observe it; the policy; the episodes' seeds.

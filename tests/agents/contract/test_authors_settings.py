@@ -15,7 +15,7 @@ import pytest
 
 from rljax.agent import EnvSpec
 from rljax.agents import calql, cql, dqn, rebrac, sac
-from rljax.training import registry
+from rljax.learning import registry
 
 KEY = jax.random.key(0)
 SPEC = EnvSpec("test/Example-v0", (3,), 2)

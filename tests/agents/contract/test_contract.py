@@ -25,10 +25,10 @@ from rljax import agent as contract
 from rljax.agent import EnvSpec, Metrics, Transition, Weighted, float_fields
 from rljax.buffers import Dataset, Experience, Replay, Rollout, Stream
 from rljax.buffers.mixed import Mixed
+from rljax.learning import configuration, registry
+from rljax.learning.learner import Learner
 from rljax.networks import Network, Trained, parameters_of
 from rljax.networks.inputs import Raw
-from rljax.training import configuration, registry
-from rljax.training.learner import Learner
 from tests.agents import trees
 from tests.agents.contract.representatives import REPRESENTATIVES, quick
 from tests.agents.reference import own_constant

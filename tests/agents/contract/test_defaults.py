@@ -11,9 +11,9 @@ import pytest
 
 import rljax
 from rljax.agents import stream_td
+from rljax.learning import registry
 from rljax.runs import records, run
 from rljax.runs.policies import loading
-from rljax.training import registry
 from tests.environments import reach
 
 # Environment steps.

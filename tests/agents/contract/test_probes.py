@@ -13,10 +13,10 @@ import pytest
 
 from rljax import envs
 from rljax.agent import Transition
-from rljax.training import configuration, registry
-from rljax.training.drivers.compiled import CompiledDriver
-from rljax.training.drivers.offline import OfflineDriver
-from rljax.training.learner import Learner
+from rljax.learning import configuration, registry
+from rljax.learning.drivers.compiled import CompiledDriver
+from rljax.learning.drivers.offline import OfflineDriver
+from rljax.learning.learner import Learner
 from tests.agents.reference import own_constant
 
 

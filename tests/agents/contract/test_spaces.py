@@ -12,9 +12,9 @@ import pytest
 
 from rljax import agent as contract
 from rljax import buffers, datasets
-from rljax.training import configuration, registry
-from rljax.training.learner import Learner
-from rljax.training.plan import prepared
+from rljax.learning import configuration, registry
+from rljax.learning.learner import Learner
+from rljax.learning.plan import prepared
 from scripts.results import spaces as table
 from tests.agents.contract.representatives import REPRESENTATIVES
 

@@ -17,10 +17,10 @@ import pytest
 from rljax import agent as contract
 from rljax import buffers, load, networks
 from rljax.agent import Transition
+from rljax.learning import configuration, registry
+from rljax.learning.learner import Learner
 from rljax.networks import distributions
 from rljax.runs import records, run
-from rljax.training import configuration, registry
-from rljax.training.learner import Learner
 from tests import test_imports, test_style
 from tests.agents import reference, trees
 from tests.agents.value_learning import KEY, SPEC

@@ -12,8 +12,8 @@ import pytest
 
 from rljax.agent import MASK, EnvSpec, Part, Transition
 from rljax.agents import cql_discrete, dqn
+from rljax.learning import registry
 from rljax.networks import distributions
-from rljax.training import registry
 from tests.agents import reference
 
 ACTIONS, ROWS = 4, 64

@@ -10,7 +10,7 @@ import pytest
 
 from rljax import datasets
 from rljax.datasets.publishers import ogbench
-from rljax.training import registry
+from rljax.learning import registry
 from tests.datasets.files import findings, npz, without
 
 STATES = {"cube-single": 21, "cube-double": 28, "scene": 25, "puzzle-3x3": 23, "antmaze-medium": 15}

@@ -17,12 +17,12 @@ import pytest
 from rljax import datasets
 from rljax.agent import Transition
 from rljax.datasets.tools import corruption
+from rljax.learning import registry
+from rljax.learning.agent_state import AgentState
 from rljax.networks import normalise
 from rljax.networks.inputs import OfData, Raw, Running
 from rljax.runs import run
 from rljax.runs.policies.attackers import AttackedAgent, load_attacker
-from rljax.training import registry
-from rljax.training.agent_state import AgentState
 from tests.agents import reference
 from tests.datasets.files import same
 

@@ -16,10 +16,10 @@ from rljax import datasets, envs
 from rljax.agents import sac, sac_lagrangian
 from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.cli import data
+from rljax.learning import plan
+from rljax.learning.drivers.driver import TRAIN, environment_seeds
 from rljax.runs import records, run
 from rljax.runs.policies import collect
-from rljax.training import plan
-from rljax.training.drivers.driver import TRAIN, environment_seeds
 from tests.helpers import replay_buffers, small_runs
 
 

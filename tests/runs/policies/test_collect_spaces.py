@@ -14,8 +14,8 @@ from rljax import datasets, envs
 from rljax.agent import EnvSpec, difference
 from rljax.buffers import frames
 from rljax.cli import data
+from rljax.learning.drivers.driver import TRAIN, environment_seeds
 from rljax.runs.policies import collect
-from rljax.training.drivers.driver import TRAIN, environment_seeds
 from tests.buffers.storage import test_successors
 from tests.environments import every_space
 

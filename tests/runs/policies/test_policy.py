@@ -14,10 +14,10 @@ from gymnasium import spaces
 from rljax import buffers
 from rljax.agent import EnvSpec
 from rljax.envs.host.spaces import Spaces
+from rljax.learning.agent_state import AgentState
+from rljax.learning.settings import Settings
 from rljax.networks.inputs import Raw
 from rljax.runs.policies.policy import Policies, Policy
-from rljax.training.agent_state import AgentState
-from rljax.training.settings import Settings
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 ACTION = spaces.Box(np.array([-3, 0.5], np.float32), np.array([1, 2], np.float32))

@@ -1,0 +1,137 @@
+"""An agent's State with the statistics that normalise its observations."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from flax import struct
+
+from rljax.agent import Array, Base, EnvSpec, Metrics, Transition
+from rljax.learning import returns
+from rljax.networks.inputs import Raw
+from rljax.networks.optimisation.trained import Trained, parameters_of
+
+STATISTICS = "statistics"  # the part that normalises observations
+
+
+class AgentState(struct.PyTreeNode):
+    """Everything that one agent has learnt."""
+
+    state: Any  # the agent's own State
+    statistics: Any  # None where observations are not normalised
+    inputs: Raw = struct.field(pytree_node=False)  # how they are normalised
+
+    def see(self, observation: Any) -> Any:
+        """Observations [..., O...] as the agent sees them."""
+        return self.inputs(self.statistics, observation)
+
+
+def create(
+    agent: Any, key: Array, spec: EnvSpec, config: Any, inputs: Raw, base: Base | None = None
+) -> AgentState:
+    """A fresh agent; `base` is another run's policy, for agents with `use_base`.
+
+    `inputs` is that of the agent's own `experience`, also online after a data set.
+    """
+    state = agent.init(key, spec, config)
+    if base is not None:
+        state = agent.use_base(state, base, config)
+    return AgentState(state, inputs.create(spec), inputs)
+
+
+def act(
+    agent: Any,
+    state: AgentState,
+    observation: Any,
+    key: Array,
+    config: Any,
+    explore: bool,
+    memory: Any = None,
+) -> tuple[Array, dict, Any]:
+    """`action`, `extras` and the next memory for observations [..., O...]."""
+    arguments = (state.state, state.see(observation), key, config, explore)
+    if hasattr(agent, "remember"):
+        returned = agent.act(*arguments, memory)
+        return returns.require_parts(agent, "act", returned, "action", "extras", "memory")
+    returned = agent.act(*arguments)
+    return *returns.require_parts(agent, "act", returned, "action", "extras"), None
+
+
+def value(agent: Any, state: AgentState, observation: Any, action: Array, config: Any) -> Array:
+    """The critics' values [...] of actions [..., A] for observations [..., O...]."""
+    return agent.value(state.state, state.see(observation), action, config)
+
+
+def update(
+    agent: Any, state: AgentState, batch: Transition, key: Array, step: Array, config: Any
+) -> tuple[AgentState, Metrics]:
+    """One update of the agent on a batch as it was stored."""
+    batch, statistics = state.inputs.batch(state.statistics, batch)
+    returned = agent.update(state.state, batch, key, step, config)
+    inner, metrics = returns.require_parts(agent, "update", returned, "State", "metrics")
+    return state.replace(state=inner, statistics=statistics), metrics
+
+
+def perceives(agent: Any, inputs: Raw) -> bool:
+    """Whether `perceive` changes anything."""
+    return inputs.perceives or hasattr(agent, "perceive")
+
+
+def perceive(
+    agent: Any, state: AgentState, observation: Any, first: Array, config: Any
+) -> AgentState:
+    """Count observations [E, O...] before acting on them; `first` [E] begin an episode."""
+    statistics = state.inputs.perceive(state.statistics, observation, first)
+    state = state.replace(statistics=statistics)
+    if not hasattr(agent, "perceive"):
+        return state
+    inner = agent.perceive(state.state, state.see(observation), first, config)
+    return state.replace(state=inner)
+
+
+def prepare(agent: Any, state: AgentState, data: Transition, config: Any) -> AgentState:
+    """Show a whole data set [N, ...] with its own observations, before any update."""
+    if hasattr(agent, "prepare"):
+        state = state.replace(state=agent.prepare(state.state, data, config))
+    return state.replace(statistics=state.inputs.prepare(state.statistics, data))
+
+
+def parts_of(state: AgentState) -> dict[str, Any]:
+    """The parts of an agent with which another can begin, by name: the State's fields, without
+    optimisers' states, and any statistics.
+    """
+    fields = dataclasses.fields(state.state)
+    names = [field.name for field in fields if field.metadata.get("pytree_node", True)]
+    parts = {name: _without_optimisers(getattr(state.state, name)) for name in names}
+    return parts | ({} if state.statistics is None else {STATISTICS: state.statistics})
+
+
+def with_parts(state: AgentState, parts: Mapping[str, Any]) -> AgentState:
+    """An agent with the `parts` of another, and its own optimisers."""
+    changes = {
+        name: _with_optimisers(getattr(state.state, name), part)
+        for name, part in parts.items()
+        if name != STATISTICS
+    }
+    inner = dataclasses.replace(state.state, **changes)
+    return state.replace(state=inner, statistics=parts.get(STATISTICS, state.statistics))
+
+
+def _is_trained(node: Any) -> bool:
+    return isinstance(node, Trained)
+
+
+def _without_optimisers(part: Any) -> Any:
+    return jax.tree.map(parameters_of, part, is_leaf=_is_trained)
+
+
+def _with_optimisers(part: Any, parameters: Any) -> Any:
+    """`part` with other parameters, built like `_without_optimisers(part)`."""
+
+    def replaced(node: Any, x: Any) -> Any:
+        return node.replace(parameters=x) if _is_trained(node) else x
+
+    return jax.tree.map(replaced, part, parameters, is_leaf=_is_trained)

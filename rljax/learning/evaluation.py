@@ -1,0 +1,291 @@
+"""Evaluation: the policy plays complete episodes without exploration.
+
+Each environment plays one episode, so that short ones are not favoured. Its seed depends only on
+the learner's seed, the step and the episode's number. Random policies draw from the seed of the
+learner's first episode.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax import agent as contract
+from rljax import envs
+from rljax.agent import Agent, Array, EnvSpec, Step, acting, choose, first_memory
+from rljax.distributed import processes
+from rljax.distributed.devices import local
+from rljax.envs import signals
+from rljax.envs.autoreset import AutoReset
+from rljax.envs.host.hosted import Hosted
+from rljax.learning import agent_state
+from rljax.learning.drivers.driver import EVALUATE, environment_seeds, keys_of
+from rljax.learning.learner import flat, per_learner
+from rljax.learning.programs import Contents, compiled, shared
+from rljax.learning.settings import Settings
+
+LIMIT = 10_000  # steps of an evaluated episode, where the environment has no limit
+
+
+@dataclasses.dataclass(frozen=True)
+class Episodes:
+    """One episode in each of N environments of P learners."""
+
+    returns: np.ndarray  # [P, N] undiscounted
+    lengths: np.ndarray  # [P, N] environment steps
+    cut: np.ndarray  # [P, N] bool: it had not ended at the evaluation's limit
+    success: np.ndarray | None = None  # [P, N] in {0, 1}, if reported
+    # [P, N] sums by name
+    signals: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+    def of(self, learner: int) -> Episodes:
+        """One learner's, [N] each."""
+        success = None if self.success is None else self.success[learner]
+        sums = {name: values[learner] for name, values in self.signals.items()}
+        returns, lengths, cut = (x[learner] for x in (self.returns, self.lengths, self.cut))
+        return Episodes(returns, lengths, cut, success, sums)
+
+    def details(self, learner: int) -> dict[str, Any]:
+        """One learner's `cut`, `success` and `signals`, if any, ready for JSON."""
+        success = None if self.success is None else self.success[learner].tolist()
+        entries = {
+            "cut": int(self.cut[learner].sum()),
+            "success": success,
+            "signals": {name: sums[learner].tolist() for name, sums in self.signals.items()},
+        }
+        return {name: entry for name, entry in entries.items() if entry}
+
+
+def policy(agent: Agent) -> Callable[[Any, Any, Any, Any, Any, Any], tuple[Array, Any]]:
+    """The policy of P learners without exploration.
+
+    It maps (states, observations [P, N, O...], keys [P], time [], config, memories [P, N, ...]) to
+    actions [P, N, A] and the next memories, if any.
+    """
+
+    def decide(
+        state: Any, observation: Array, key: Array, time: Array, config: Any, memory: Any
+    ) -> tuple[Array, Any]:
+        key = jax.random.fold_in(key, time)
+        action, _, memory = agent_state.act(
+            agent, state, observation, key, config, explore=False, memory=memory
+        )
+        return action, memory
+
+    return jax.vmap(decide, in_axes=(0, 0, 0, None, 0, 0))
+
+
+def sequence_length(agent: Agent, config: Any) -> int | None:
+    """The actions of one decision; None where the agent emits no sequences."""
+    name = acting(agent, config).sequence
+    return None if name is None else getattr(config, name)
+
+
+def deciding(agent: Agent, config: Any, steps: int | None) -> tuple[Any, Any]:
+    """The agent and its Config for a decision in every `steps` steps; None changes nothing.
+
+    Sequences get this length; other agents hold each action.
+    """
+    name = acting(agent, config).sequence
+    if steps is not None and name is not None:
+        return agent, dataclasses.replace(config, **{name: steps})
+    return (agent if steps in (None, 1) else HeldActions(agent, steps)), config
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldActions:
+    """An agent that decides once in every `steps` steps.
+
+    Source: Patel and Siegelmann, arXiv:2410.08979.
+    """
+
+    agent: Agent
+    steps: int
+
+    def remember(self, spec: EnvSpec, config: Any) -> Any:
+        """The agent's memory, the repeated action, and for how many steps it has lasted."""
+        return {
+            "agent": first_memory(self.agent, spec, config),
+            "action": jnp.zeros(spec.action_shape, spec.action_dtype),
+            "lasted": jnp.zeros((), jnp.int32),
+        }
+
+    def act(
+        self, state: Any, observation: Any, key: Array, config: Any, explore: bool, memory: Any
+    ) -> Any:
+        """The repeated action, or a new one after `steps` steps."""
+        action, _, after = contract.act(
+            self.agent, state, observation, key, config, explore, memory["agent"]
+        )
+        ends = memory["lasted"] % self.steps == 0
+        decided = {"agent": after, "action": action, "lasted": jnp.zeros_like(memory["lasted"])}
+        memory = choose(ends, decided, memory)
+        return memory["action"], {}, memory | {"lasted": memory["lasted"] + 1}
+
+
+def _keys(seeds: Any, num_learners: int) -> Array:
+    """Keys of the learners [P], from the first of their `seeds` [P x N]."""
+    return keys_of(np.asarray(seeds, np.uint32).reshape(num_learners, -1)[:, 0])
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyProgram:
+    """The compiled policy of an agent, which its evaluators share."""
+
+    agent: Contents
+
+    @compiled()
+    def act(self, *arguments: Any) -> tuple[Array, Any]:
+        """See `policy`."""
+        return policy(self.agent.module)(*arguments)
+
+
+class HostedEvaluator:
+    """Plays N episodes of each of P learners in environments on the host."""
+
+    def __init__(self, agent: Agent, environments: Hosted, num_learners: int) -> None:
+        """`environments` holds P x N environments, in the learners' order."""
+        self.hosted, self.num_learners, self.spec = environments, num_learners, environments.spec
+        self.hosted.tolerant = num_learners > 1
+        self.policy = PolicyProgram(Contents(agent))
+
+    def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
+        """See `CompiledEvaluator`; the first process alone plays."""
+        whole = local(state)
+        return processes.on_first(lambda: self._episodes(whole, seeds, config))
+
+    def _episodes(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
+        number = self.hosted.num_envs
+        rows = (self.num_learners, number // self.num_learners)
+        keys = _keys(seeds, self.num_learners)
+        decide = shared(self.policy, (state, config)).act
+        memory = first_memory(self.policy.agent.module, self.spec, config, *rows)
+        observation = self.hosted.reset(seeds)
+        done = np.zeros(number, np.bool_)
+        returns, lengths = np.zeros(number), np.zeros(number, np.int64)
+        success = np.full(number, np.nan)
+        sums = {name: np.zeros(number) for name in signals.names(self.spec.signals)}
+        for time in range(self.spec.max_episode_steps or LIMIT):
+            if done.all():
+                break
+            observations = per_learner(observation, rows)
+            action, memory = decide(state, observations, keys, np.int32(time), config, memory)
+            step = self.hosted.step(flat(np.asarray(action)))
+            ended = (step.terminated | step.truncated) & ~done
+            returns[~done], lengths[~done] = step.episode_return[~done], step.episode_length[~done]
+            success[ended] = self.hosted.success[ended]
+            for name, total in signals.numbers(step.episode_signals, leading=1).items():
+                sums[name][~done] = total[~done]
+            done |= ended
+            observation = step.observation
+        known = None if np.isnan(success).any() else success
+        columns = (returns, lengths, ~done, known, sums)
+        return Episodes(*jax.tree.map(lambda x: x.reshape(rows), columns))
+
+    def close(self) -> None:
+        """Close the simulators."""
+        self.hosted.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeProgram:
+    """A program that plays episodes, shared by evaluators of an agent and environment."""
+
+    agent: Contents
+    environment: AutoReset
+    num_learners: int
+
+    @compiled()
+    def episodes(self, state: Any, keys: Array, policy_keys: Array, config: Any) -> tuple[Any, ...]:
+        """The fields of `Episodes`, [P x N] each.
+
+        `keys` [P x N] are of the environments, `policy_keys` [P] of the learners' policies.
+        """
+        number = keys.shape[0]
+        rows = (self.num_learners, number // self.num_learners)
+        decide = policy(self.agent.module)
+        key_reset, key_step = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
+
+        def body(carry: Any) -> Any:
+            time, observation, environment, done, results, memory = carry
+            observations = per_learner(observation, rows)
+            action, memory = decide(state, observations, policy_keys, time, config, memory)
+            steps = jax.vmap(jax.random.fold_in, in_axes=(0, None))(key_step, time)
+            step, environment = self.environment.step(steps, environment, flat(action))
+            ended = (step.terminated | step.truncated) & ~done
+            sums = signals.numbers(step.episode_signals, leading=1)
+            latest = (step.episode_return, step.episode_length, step.success, sums)
+            results = jax.tree.map(lambda x, new: jnp.where(done, x, new), results, latest)
+            return time + 1, step.observation, environment, done | ended, results, memory
+
+        observation, environment = self.environment.reset(key_reset)
+        spec, zeros = self.environment.spec, jnp.zeros(number)
+        reports = jax.eval_shape(self._first_step, key_step, environment).success is not None
+        sums = dict.fromkeys(signals.names(spec.signals), zeros)
+        results = (zeros, jnp.zeros(number, jnp.int32), zeros if reports else None, sums)
+        memory = first_memory(self.agent.module, spec, config, *rows)
+        done, limit = jnp.zeros(number, jnp.bool_), spec.max_episode_steps or LIMIT
+        *_, done, results, _ = jax.lax.while_loop(
+            lambda carry: ~carry[3].all() & (carry[0] < limit),
+            body,
+            (jnp.zeros((), jnp.int32), observation, environment, done, results, memory),
+        )
+        returns, lengths, success, sums = results
+        return returns, lengths, ~done, success, sums
+
+    def _first_step(self, keys: Array, environment: Any) -> Step:
+        spec = self.environment.spec
+        action = jnp.zeros((keys.shape[0], *spec.action_shape), spec.action_dtype)
+        return self.environment.step(keys, environment, action)[0]
+
+
+class CompiledEvaluator:
+    """Plays N episodes of each of P learners inside one program."""
+
+    def __init__(self, agent: Agent, environment: AutoReset, num_learners: int) -> None:
+        self.num_learners, self.spec = num_learners, environment.spec
+        self.program = EpisodeProgram(Contents(agent), environment, num_learners)
+
+    def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
+        """Play one episode from each of `seeds` [P x N]."""
+        policy_keys = _keys(seeds, self.num_learners)
+        play = shared(self.program, (state, config)).episodes
+        columns = jax.device_get(local(play(state, keys_of(seeds), policy_keys, config)))
+        return Episodes(*jax.tree.map(lambda x: x.reshape(self.num_learners, -1), columns))
+
+    def close(self) -> None:
+        """Do nothing: there are no simulators to close."""
+
+
+def make(
+    agent: Agent,
+    name: str,
+    num_learners: int,
+    episodes: int,
+    limit: Mapping[str, int],
+    inside: AutoReset | None = None,
+) -> HostedEvaluator | CompiledEvaluator:
+    """An evaluator that plays `episodes` episodes of each learner in the environment `name`.
+
+    `inside` is that environment, if already made inside the program. `limit` may hold
+    "max_episode_steps" for the host's.
+    """
+    if envs.is_compiled(name):
+        return CompiledEvaluator(agent, envs.make(name) if inside is None else inside, num_learners)
+    hosted = envs.make_hosted(envs.evaluated(name), num_learners * episodes, **limit)
+    return HostedEvaluator(agent, hosted, num_learners)
+
+
+def seeds_of(seeds: Sequence[int], step: int, episodes: int) -> list[int]:
+    """The seeds of `episodes` episodes at `step`, for each learner's seed."""
+    return [x for seed in seeds for x in environment_seeds(seed, EVALUATE, step, number=episodes)]
+
+
+def evaluate(evaluator: Any, state: Any, settings: Settings, step: int, config: Any) -> Episodes:
+    """Play `eval_episodes` episodes with each learner, seeded by its seed and the step."""
+    return evaluator(state, seeds_of(settings.seeds, step, settings.eval_episodes), config)

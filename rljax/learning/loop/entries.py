@@ -1,0 +1,41 @@
+"""A training's entries in its run's config.json and summary.json."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from rljax.learning import action_cost, population
+from rljax.learning.loop.training import Training
+
+
+def config(training: Training) -> dict[str, Any]:
+    """The training's entries in config.json, ready for JSON."""
+    return {
+        "learners": [dataclasses.asdict(member) for member in training.members],
+        "spec": dataclasses.asdict(training.spec),
+        "spaces": training.spaces,
+        "state_bytes": training.needed_bytes,
+        "base_digest": population.digest_of_base(training.experiment.base),
+        "inherited": training.inherited,
+        **action_cost.of_action(
+            training.module, training.templates[0]["agent"], training.spec, training.stacked
+        ),
+    }
+
+
+def summary(training: Training) -> dict[str, Any]:
+    """The training's entries in summary.json."""
+    return {
+        "agent": training.settings.agent,
+        "environment": training.settings.evaluated_in,
+        "data": training.settings.data,
+        "weights": training.weights,
+        "seeds": list(training.settings.seeds),
+        "diverged": list(training.frozen.records.values()),
+        "steps": training.step,
+        "complete": training.complete,
+        "compile_seconds": training.clock.seconds,
+        "steps_per_second": training.steps_per_second,
+        "devices_used": training.driver.spread.num_devices,
+    }
