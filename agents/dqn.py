@@ -63,7 +63,6 @@ class Config(
     num_steps: int = 10  # per environment; CleanRL
     n_step: Count = 1  # n, rewards in R; 3 in [4]
     clip_rewards: bool = False  # to [-1, 1]; for Atari [1]
-    hindsight: Share = 0.0  # goals replaced; 1 in [5]
     correction_steps: Positive = 1.0  # until correction is 1; [4]
     # Targets
     discount: Share = 0.99  # gamma; [1]

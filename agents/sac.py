@@ -54,7 +54,6 @@ class Config(
     replay_size: int = 1_000_000  # newest transitions; [1]
     warmup_steps: int = 10_000  # uniform actions, no update; Spinning Up
     shift: int = 0  # pixels, at most; 4 in DrQ-v2
-    hindsight: Share = 0.0  # goals replaced; 0.8 in [3]
     # Targets
     discount: Share = 0.99  # gamma; [1]
     target_rate: Share = 0.005  # rho; [1]

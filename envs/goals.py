@@ -2,8 +2,8 @@
 
 On the host, `goals_of` gives `GoalConditioned` for environments such as Gymnasium-Robotics', which
 observe three vectors: "achieved_goal", "desired_goal" and "observation". Agents see one vector of
-all three, in the order of the space. Rewards for other goals are Fetch's, or the environment's own
-`goal_reward(achieved, goal)` in JAX.
+all three, in the order of the space. Rewards for other goals are Fetch's, or the environment's own:
+its `goal_reward(achieved, goal)` in JAX, or its `compute_reward(achieved, goal, info)` in NumPy.
 
 Sources: Plappert et al., arXiv:1802.09464; Andrychowicz et al., Hindsight Experience Replay,
 arXiv:1707.01495.
@@ -74,6 +74,32 @@ class FetchReward:
 
 
 @dataclasses.dataclass(frozen=True)
+class HostReward:
+    """An environment's own `compute_reward` in NumPy, which the program calls on the host.
+
+    It gets many goals at once, as in Gymnasium-Robotics and Stable-Baselines3; or one by one, if
+    `one_by_one`. `info` is empty.
+    """
+
+    compute: Callable[[Any, Any, Any], Any]
+    one_by_one: bool = False
+
+    def __call__(self, achieved: Array, goal: Array) -> Array:
+        result = jax.ShapeDtypeStruct(achieved.shape[:-1], jnp.float32)
+        return jax.pure_callback(self.on_host, result, achieved, goal, vmap_method="broadcast_all")
+
+    def on_host(self, achieved: Any, goal: Any) -> np.ndarray:
+        """The rewards [...] float32 for goals [..., G]."""
+        size = np.shape(achieved)[-1]
+        rows = [np.asarray(x, np.float64).reshape(-1, size) for x in (achieved, goal)]
+        if self.one_by_one:
+            rewards: Any = [self.compute(x, y, {}) for x, y in zip(*rows, strict=True)]
+        else:
+            rewards = self.compute(*rows, {})
+        return np.asarray(rewards, np.float32).reshape(np.shape(achieved)[:-1])
+
+
+@dataclasses.dataclass(frozen=True)
 class VectorGoals:
     """A `GoalConditioned`'s methods for vectors [..., O] that hold both goals [G] and the rest."""
 
@@ -120,12 +146,12 @@ def goals_of(hosted: Hosted) -> VectorGoals | str:
         )
     environments = getattr(hosted.vector_env.unwrapped, "envs", None)
     size = space[ACHIEVED].shape[0]
-    reward = _reward(environments[0].unwrapped) if environments else None
+    reward = _reward(environments[0].unwrapped, size) if environments else None
     if reward is None:
         return (
             f"the reward of '{hosted.name}' is not known for other goals. Give its class a method "
-            "goal_reward(achieved, goal): a pure function in JAX, from goals [..., G] to rewards "
-            "[...], equal to its compute_reward"
+            "compute_reward(achieved, goal, info) in NumPy, as Gymnasium's goal interface has it, "
+            "or goal_reward(achieved, goal) in JAX, from goals [..., G] to rewards [...]"
         )
     goals = jax.ShapeDtypeStruct((2, size), jnp.float32)
     try:
@@ -145,12 +171,26 @@ def goals_of(hosted: Hosted) -> VectorGoals | str:
     return VectorGoals(size, first[ACHIEVED], first[DESIRED], reward)
 
 
-def _reward(environment: Any) -> Reward | None:
+def _reward(environment: Any, size: int) -> Reward | None:
     if hasattr(environment, "goal_reward"):
         return environment.goal_reward
-    if not type(environment).__module__.startswith(_FETCH):
-        return None
-    return FetchReward(float(environment.distance_threshold), environment.reward_type == "sparse")
+    if type(environment).__module__.startswith(_FETCH):
+        sparse = environment.reward_type == "sparse"
+        return FetchReward(float(environment.distance_threshold), sparse)
+    compute = getattr(environment, "compute_reward", None)
+    return _host_reward(compute, size) if callable(compute) else None
+
+
+def _host_reward(compute: Callable[[Any, Any, Any], Any], size: int) -> HostReward:
+    """`compute` for many goals at once, if it gives the same as for one after another."""
+    goals = np.random.default_rng(0).uniform(-1.0, 1.0, (3, size))
+    single = HostReward(compute, one_by_one=True)
+    try:
+        many = HostReward(compute).on_host(goals, goals[::-1])
+    except Exception:
+        return single
+    same = np.allclose(many, single.on_host(goals, goals[::-1]), rtol=1e-5)
+    return HostReward(compute) if same else single
 
 
 class WithGoal(gymnasium.Wrapper):

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 
 from rljax.agent import Array, Step, Transition
 from rljax.buffers.experience import declaration
-from rljax.buffers.replay import Draw, DrawableRows, Replay, Uniform, later_rows
+from rljax.buffers.replay import (
+    Draw,
+    DrawableRows,
+    Replay,
+    Uniform,
+    earlier_rows,
+    later_rows,
+)
 from rljax.buffers.storage.ring import ReplayBuffer
 
 BLOCK = 64  # steps of the episodes that go on, which are read at a time
@@ -82,19 +89,31 @@ def n_step_batch(
     )
 
 
+# Where the new goals of `Hindsight` were reached.
+GoalSource = Literal["mixed", "future", "final", "episode"]
+
+
 @declaration
 class Hindsight(Draw):
     """Uniform rows, with the goals of a `share` of them replaced; observations and rewards follow,
     `terminated` and `truncated` do not.
 
-    Half of the new goals were reached k steps later in the row's episode, with P(k) ~ discount^k,
-    the others in any row of another environment, if there is one.
+    By `goals`, new goals were reached in
+
+    - "mixed": k steps later in the row's episode, with P(k) ~ discount^k, for one half of them; for
+      the other in any row of another environment, if there is one;
+    - "future": any step of the row's episode from the row's on;
+    - "final": the newest step of the row's episode;
+    - "episode": any step of the row's episode that the ring still has.
+
+    The last three are of Andrychowicz et al., arXiv:1707.01495, section 4.5.
     """
 
     share: float
     discount: float
     # `rljax.envs.environment.GoalConditioned`; the training's plan fills it in
     environment: Any = None
+    goals: GoalSource = "mixed"
 
     flag: ClassVar[str] = "hindsight"
 
@@ -115,6 +134,18 @@ class Hindsight(Draw):
             f"--config.{self.flag} replaces goals, and {reason}, or --config.{self.flag} 0."
         )
 
+    def _steps(self, uniform: Array, discount: Array, before: Array, left: Array) -> Array:
+        """Steps from each row to that of its new goal, from `before` back to `left` ahead."""
+        if self.goals == "final":
+            return left
+        if self.goals == "mixed":
+            decay = jnp.log(jnp.clip(discount, 1e-6, 1.0 - 1e-6))
+            ahead = jnp.floor(jnp.log1p(uniform * jnp.expm1(decay * (left + 1))) / decay)
+            return jnp.minimum(ahead.astype(jnp.int32), left)
+        back = before if self.goals == "episode" else 0
+        drawn = jnp.floor(uniform * (back + left + 1)).astype(jnp.int32)
+        return jnp.minimum(drawn, back + left) - back
+
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
         number, capacity = experience.num_envs, buffer.capacity
 
@@ -132,12 +163,10 @@ class Hindsight(Draw):
 
             bounds = (jnp.zeros_like(rows), later_rows(ring, rows, number))
             left, _ = jax.lax.fori_loop(0, (capacity // number).bit_length(), halve, bounds)
-            decay = jnp.log(jnp.clip(discount, 1e-6, 1.0 - 1e-6))
             uniform = jax.random.uniform(key_future, shape)
-            ahead = jnp.floor(jnp.log1p(uniform * jnp.expm1(decay * (left + 1))) / decay).astype(
-                jnp.int32
-            )
-            future = (rows + number * jnp.minimum(ahead, left)) % capacity
+            before = jnp.minimum(time[rows] - 1, earlier_rows(ring, rows, number))
+            steps = self._steps(uniform, discount, before, left)
+            inside = (rows + number * steps) % capacity
             step = jax.random.randint(key_slot, shape, 0, ring.drawable // number)
             environment = (rows + jax.random.randint(key_other, shape, 1, max(number, 2))) % number
             other = ring.row_of(step, environment, number)
@@ -145,7 +174,9 @@ class Hindsight(Draw):
             kind = jax.random.uniform(key_kind, shape)
             batch = ring.transitions(rows).replace(extras={})
             replaced = kind < share
-            source = jnp.where(kind < 0.5 * share, future, other)
+            source = inside
+            if self.goals == "mixed":
+                source = jnp.where(kind < 0.5 * share, inside, other)
             goal = self.environment.achieved(ring.next_observations(source))
             goal = jnp.where(replaced[..., None], goal, self.environment.desired(batch.observation))
             reward = self.environment.goal_reward(

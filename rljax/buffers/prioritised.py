@@ -22,7 +22,7 @@ import numpy as np
 from flax import struct
 
 from rljax.agent import Array, Metrics, Transition, config, same_fields
-from rljax.buffers.draws import Hindsight, NStep, n_step_batch
+from rljax.buffers.draws import GoalSource, Hindsight, NStep, n_step_batch
 from rljax.buffers.experience import declaration
 from rljax.buffers.replay import Draw, Replay, Uniform
 from rljax.buffers.storage import sum_tree
@@ -165,6 +165,7 @@ def replay_draw(
     discount: Any,
     n_step: int = 1,
     hindsight: Any = 0.0,
+    hindsight_goals: GoalSource = "mixed",
     prioritised: Any = 0.0,
     correction: Any = 0.4,
     correction_steps: Any = math.inf,
@@ -183,7 +184,7 @@ def replay_draw(
                     f"--config.{flag} {what} that --config.hindsight would have to replace: use "
                     f"one of them, with --config.{flag} {off} or --config.hindsight 0."
                 )
-        return Hindsight(share=hindsight, discount=discount)
+        return Hindsight(share=hindsight, discount=discount, goals=hindsight_goals)
     if np.max(prioritised) > 0:
         beta = {"correction": correction, "correction_steps": correction_steps}
         return Prioritised(steps=n_step, discount=discount, exponent=prioritised, **beta)
@@ -192,13 +193,16 @@ def replay_draw(
 
 def draw_of(config: Any) -> Draw:
     """`replay_draw` for a Config's fields of the same names."""
-    names = ("discount", "n_step", "hindsight", "prioritised", "correction", "correction_steps")
+    names = ("discount", "n_step", "hindsight", "hindsight_goals")
+    names += ("prioritised", "correction", "correction_steps")
     return replay_draw(**same_fields(config, names))
 
 
 @config
 class PrioritySettings:
-    """Settings of agents that can draw by errors: a base of their Config."""
+    """Settings of agents that can draw by errors, or with other goals: a base of their Config."""
 
+    hindsight: Share = 0.0  # goals replaced; 0.8 in arXiv:1707.01495 (k = 4)
+    hindsight_goals: GoalSource = "mixed"  # where new goals were reached: buffers.Hindsight
     prioritised: Share = 0.0  # exponent of errors, 0: uniform draws; 0.6 in arXiv:1511.05952
     correction: Share = 0.4  # exponent of the weights that correct for it; arXiv:1511.05952

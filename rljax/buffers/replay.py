@@ -133,6 +133,11 @@ def later_rows(buffer: ReplayBuffer, rows: Array, num_envs: int) -> Array:
     return (buffer.position - 1 - rows) % buffer.capacity // num_envs
 
 
+def earlier_rows(buffer: ReplayBuffer, rows: Array, num_envs: int) -> Array:
+    """For each of a ring's `rows`, the number of older rows of its environment."""
+    return buffer.drawable // num_envs - 1 - later_rows(buffer, rows, num_envs)
+
+
 @declaration
 class Replay(Experience):
     """Batches from the newest `replay_size` transitions; with `--data` also from the data set."""

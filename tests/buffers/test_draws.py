@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -224,6 +225,26 @@ def test_goals_are_of_the_same_episodes_future_or_of_others(
             future += goal[1] == environment
     if num_envs > 1:
         np.testing.assert_allclose(future / (LEARNERS * 600), 0.5, atol=0.06)
+
+
+@pytest.mark.parametrize("source", ["future", "final", "episode"])
+def test_goals_by_the_papers_strategies(source: Any) -> None:
+    """Of one whole episode of 5 steps, and of one of 4 that goes on."""
+    draw = dataclasses.replace(hindsight(), goals=source)
+    batch = along(twice(5, 4, 9), 2, draw, batch_size=2_000)
+    flat = jax.tree.map(lambda x: np.asarray(x).reshape(LEARNERS, -1, *x.shape[3:]), batch)
+    for learner in range(LEARNERS):
+        seen, goal = flat.observation[learner, :, 1:4], flat.observation[learner, :, 5:]
+        assert (seen[:, :2] == goal[:, :2]).all(), "of the same environment and episode"
+        for episode, length in ((0, 5), (1, 4)):
+            for time in range(length):
+                reached = goal[(seen[:, 1:] == (episode, time)).all(axis=1), 2]
+                first = {"future": time + 1, "final": length, "episode": 1}[source]
+                counts = np.bincount(reached.astype(int), minlength=length + 1)
+                assert not counts[:first].any()
+                np.testing.assert_allclose(
+                    counts[first:] / len(reached), 1 / (length + 1 - first), atol=0.1
+                )
 
 
 def twice(whole: int, begun: int, slots: int) -> ReplayBuffer:

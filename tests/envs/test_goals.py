@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -72,6 +73,23 @@ class Turned(Known):
         )
 
 
+class OneByOne(Reach):
+    """With a reward for one goal at a time."""
+
+    def compute_reward(self, achieved, goal, info):
+        assert achieved.shape == (2,)
+        return -float(np.abs(achieved - goal).sum())
+
+
+class Without(Reach):
+    """With a reward that nobody can ask for."""
+
+    compute_reward = None  # pyright: ignore[reportAssignmentType]
+
+    def step(self, action):
+        return self.seen(), 0.0, False, False, {}
+
+
 class InNumPy(Reach):
     """With a reward that JAX cannot trace."""
 
@@ -91,7 +109,8 @@ def registered() -> Iterator[None]:
     """Those of a package stay registered: it is imported once."""
     register = gymnasium.register
     made = {
-        f"{made_by.__name__}-v0": made_by for made_by in (Reach, Known, Turned, InNumPy, ForAll)
+        f"{made_by.__name__}-v0": made_by
+        for made_by in (Reach, Known, Turned, OneByOne, Without, InNumPy, ForAll)
     }
     for name, made_by in made.items():
         register(name, made_by, max_episode_steps=20)
@@ -176,10 +195,10 @@ def test_sac_draws_with_the_goals_of_the_environment() -> None:
     ("name", "message"),
     [
         (
-            "Reach-v0",
+            "Without-v0",
             (
-                r"reward of 'Reach-v0' is not known for other goals\. Give its class a "
-                r"method goal_reward"
+                r"reward of 'Without-v0' is not known for other goals\. Give its class a "
+                r"method compute_reward"
             ),
         ),
         (
@@ -196,6 +215,17 @@ def test_other_environments_are_refused(name: str, message: str) -> None:
         match=rf"^--config\.hindsight replaces goals, and (the )?{message}.*hindsight 0\.$",
     ):
         planned(name)
+
+
+@pytest.mark.filterwarnings("ignore:.*observes a Dict")
+@pytest.mark.parametrize(("name", "one_by_one"), [("Reach-v0", False), ("OneByOne-v0", True)])
+def test_a_reward_in_numpy_is_called_from_the_program(name: str, one_by_one: bool) -> None:
+    goals: Any = goals_of(envs.make_hosted(name, 1))
+    assert goals.reward.one_by_one == one_by_one
+    draw = np.random.default_rng(0)
+    achieved, goal = draw.normal(size=(2, 3, 5, 2)).astype(np.float32)
+    reward = jax.jit(jax.vmap(goals.goal_reward))(achieved, goal)
+    np.testing.assert_allclose(reward, -np.abs(achieved - goal).sum(axis=-1), rtol=1e-6)
 
 
 def test_equal_rewards_share_a_program() -> None:
