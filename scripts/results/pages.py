@@ -642,6 +642,7 @@ def tables() -> dict[tuple[str, str], str]:
         ("studies/constraints", "limits"): study("studies/constraints/limits"),
         ("checks/faults", "kills"): campaign("kills"),
         ("checks/faults", "hostile_files"): campaign("hostile_files"),
+        ("checks/faults", "hostile_environments"): campaign("hostile_environments"),
         ("checks/faults", "random_commands"): campaign("random_commands"),
         ("checks/references", "returns"): study("checks/references/table"),
         ("revisions", "revisions"): revisions(),
