@@ -13,6 +13,9 @@ from flax import struct
 from rljax.agent import Array, Metrics, Number
 
 
+GRADIENT_SCALE = "gradient/scale"  # a metric: the factor on clipped gradients
+
+
 class Trained(struct.PyTreeNode):
     """One or several networks, or an array, with their optimiser's state.
 
@@ -41,6 +44,8 @@ class Trained(struct.PyTreeNode):
     ) -> tuple[Trained, Metrics]:
         """One step down the gradient of `loss(parameters, *arguments)`: a scalar [] and metrics."""
         gradient, metrics = jax.grad(loss, has_aux=True)(self.parameters, *arguments)
+        if isinstance(optimiser, Clipping):
+            metrics = metrics | {GRADIENT_SCALE: optimiser.scale(gradient)}
         return self.apply(optimiser, gradient), metrics
 
     def step_mutable(
@@ -99,6 +104,19 @@ class Trained(struct.PyTreeNode):
         return Trained(optax.apply_updates(self.parameters, changes), optimiser_state)
 
 
+class Clipping(optax.GradientTransformationExtraArgs):
+    """An optimiser on gradients that are shortened to a norm of at most `limit` [].
+
+    `Trained.step` adds the metric `GRADIENT_SCALE`.
+    """
+
+    limit: Array
+
+    def scale(self, gradient: Any) -> Array:
+        """The factor [] that shortens a gradient; 1 below the limit."""
+        return jnp.minimum(1.0, self.limit / optax.tree.norm(gradient))
+
+
 def clipped(
     optimiser: optax.GradientTransformation, max_norm: Number
 ) -> optax.GradientTransformation:
@@ -106,7 +124,9 @@ def clipped(
     limit.
     """
     limit = jnp.where(jnp.asarray(max_norm) > 0, max_norm, jnp.inf)
-    return optax.chain(optax.clip_by_global_norm(limit), optimiser)
+    both = Clipping(*optax.chain(optax.clip_by_global_norm(limit), optimiser))
+    both.limit = limit
+    return both
 
 
 def cosine_rate(rate: Number, step: Array, steps: Number | None) -> Number:

@@ -18,6 +18,7 @@ def config(training: Training) -> dict[str, Any]:
         "state_bytes": training.needed_bytes,
         "base_digest": population.digest_of_base(training.experiment.base),
         "inherited": training.inherited,
+        "first_update": training.driver.hyper.experience.steps_before_updates,
         **action_cost.of_action(
             training.module, training.templates[0]["agent"], training.spec, training.stacked
         ),
@@ -37,5 +38,7 @@ def summary(training: Training) -> dict[str, Any]:
         "complete": training.complete,
         "compile_seconds": training.clock.seconds,
         "steps_per_second": training.steps_per_second,
+        "seconds": {"training": training.loop_seconds, **dataclasses.asdict(training.seconds)},
+        "random_return": training.random_return,
         "devices_used": training.driver.spread.num_devices,
     }
