@@ -1,4 +1,4 @@
-"""Commands that show the results of runs: rljax plot | report | select | watch."""
+"""Commands that show the results of runs: rljax plot | report | diagnose | select | watch."""
 
 from __future__ import annotations
 
@@ -39,6 +39,13 @@ class ReportOptions(Paths):
 
 
 @dataclasses.dataclass
+class Diagnose:
+    """Say what looks wrong in a run, by its records, with the evidence and what to try."""
+
+    run: shared.Folder  # folder of the run
+
+
+@dataclasses.dataclass
 class Select(Paths, shared.Trust):
     """Choose among runs by criteria that need only data, and compare the choices with the runs'
     returns.
@@ -70,6 +77,14 @@ def report(arguments: list[str]) -> None:
     from rljax.analysis import report
 
     print(report.write(options.paths, options.output, options.at))
+
+
+def diagnose(arguments: list[str]) -> None:
+    """rljax diagnose"""
+    options = shared.parse(Diagnose, arguments, "diagnose")
+    from rljax.analysis import diagnosis
+
+    print(diagnosis.text(options.run))
 
 
 def select(arguments: list[str]) -> None:

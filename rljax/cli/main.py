@@ -32,6 +32,7 @@ looking at results
                            terminal
   plot DIR...              draw learning curves with intervals
   report DIR...            compare all runs in and below folders on one page:  rljax report runs/
+  diagnose DIR             say what looks wrong in a run, and what to try
   select DIR...            choose among runs by criteria that need only data
   watch DIR...             follow running runs in the terminal
   list                     agents, environments and presets
@@ -103,6 +104,7 @@ def _commands() -> dict[str, Callable[[list[str]], None]]:
         "play": policies.play,
         "plot": analysis.plot,
         "report": analysis.report,
+        "diagnose": analysis.diagnose,
         "select": analysis.select,
         "watch": analysis.watch,
         "data": data.main,

@@ -47,13 +47,16 @@ CONFIG = {
     "from_parts": list_of(NAME) | NULL,
     "schedule": OBJECT | list_of(list_of(WHOLE | OBJECT)) | NULL,
     "state_bytes": WHOLE,
+    **dict.fromkeys(("first_update", "num_envs"), WHOLE),
     **dict.fromkeys(("base_digest", "command", "processor", "git_revision"), TEXT | NULL),
     "resumed": list_of(object_of(step=WHOLE, command=TEXT)) | NULL,
     "versions": TEXTS | NULL,
     "devices": list_of(TEXT) | NULL,
     "devices_used": list_of(WHOLE),
 }
-NEEDED = tuple(name for name in CONFIG if name not in ("resumed", "without_updates"))
+# Not in the folders of earlier versions.
+SINCE = ("resumed", "without_updates", "first_update", "num_envs")
+NEEDED = tuple(name for name in CONFIG if name not in SINCE)
 LINES = {
     "metrics": {"step": WHOLE, "wall_seconds": NUMBER | NULL, "steps_per_second": NUMBER | NULL},
     "evaluations": {
@@ -66,6 +69,8 @@ LINES = {
         "success": list_of(FLAG | NUMBER | NULL) | NULL,
         "signals": LISTS | NULL,
         "wall_seconds": NUMBER | NULL,
+        "random": NUMBERS,
+        **dict.fromkeys(("largest_reward", "at_bounds"), NUMBER | NULL),
     },
     "changes": {"step": WHOLE},
 }
@@ -82,4 +87,6 @@ RESULTS = {
     **dict.fromkeys(
         ("wall_seconds", "compile_seconds", "steps_per_second", "peak_memory_bytes"), NUMBER | NULL
     ),
+    "random_return": NUMBER | NULL,
+    "seconds": object_of(dict.fromkeys(("training", "stepping", "evaluating"), NUMBER | NULL)),
 }

@@ -1,0 +1,193 @@
+"""Policies and their networks: actions, entropy, steps and gradients."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from rljax.analysis.diagnosis.finding import Finding, learners, number, share
+from rljax.analysis.diagnosis.history import History, quiet
+
+SATURATED = 0.9  # share of the numbers of actions at their bounds
+COLLAPSED = 0.05  # of the entropy of uniform choices
+NARROW = -4.0  # nats per dimension: a standard deviation of 0.004
+MOST_DRIFT = 1.5  # standard deviations in the second half of a run
+FEWEST_LINES = 4  # of metrics, to see a drift
+
+ENTROPY, DRIFT = "actor/entropy", "observations/drift"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A metric whose level at the end of the run is wrong."""
+
+    metric: str
+    above: float = math.inf
+    below: float = -math.inf
+    title: str = ""
+    remedy: str = ""
+    only_failing: bool = False  # learners whose returns are fine may have it
+
+    def found(self, history: History) -> Iterator[Finding]:
+        """The finding, if any learner breaks the rule."""
+        level = history.level(self.metric)
+        flags = quiet(lambda: (level > self.above) | (level < self.below))
+        if self.only_failing:
+            flags &= failing(history)
+        if not flags.any():
+            return
+        limit = self.below if math.isinf(self.above) else self.above
+        side = "below" if math.isinf(self.above) else "above"
+        texts = [
+            f"'{self.metric}' is {number(x)} at the end, {side} {number(limit)}" for x in level
+        ]
+        name = self.metric.replace("/", "-").replace("_", "-")
+        yield Finding(name, self.title, learners(history, flags, texts), self.remedy)
+
+
+RULES = (
+    Rule(
+        "actor/kl",
+        above=0.1,
+        title="The policy moves too far in each update.",
+        remedy="Lower the learning rate or the number of epochs. Healthy are 0.002 to 0.03.",
+    ),
+    Rule(
+        "actor/clipped",
+        above=0.5,
+        title="Most ratios of new and old probabilities are clipped.",
+        remedy="Lower the learning rate or the number of epochs. Healthy are 0.05 to 0.3.",
+    ),
+    Rule(
+        "actor/step",
+        below=0.05,
+        title="The line search refuses almost all steps, so the policy stays as it is.",
+        remedy="Use larger rollouts, a larger damping, or a smaller limit of the step.",
+        only_failing=True,
+    ),
+    Rule(
+        "actor/weight",
+        below=1e-3,
+        title="The weights of the data's actions are near 0, so hardly anything is imitated.",
+        remedy="Lower the inverse temperature, or scale rewards.",
+        only_failing=True,
+    ),
+    Rule(
+        "gradient/scale",
+        below=0.02,
+        title="Gradients are always clipped to a small part of their length.",
+        remedy="Raise the limit of the gradient's norm (0 is no limit), or scale rewards down.",
+    ),
+    Rule(
+        "critic/clipped",
+        above=0.25,
+        title="Many targets lie beyond the ends of the critic's support.",
+        remedy="Set --config.v-min and --config.v-max to the smallest and the largest discounted "
+        "return of the task.",
+    ),
+    Rule(
+        "critic/explained_variance",
+        below=0.0,
+        title="The critic predicts returns worse than their mean does.",
+        remedy="Give the critic more updates or a higher learning rate, normalise observations "
+        "and rewards, and look whether 'critic/loss' grows.",
+        only_failing=True,
+    ),
+    Rule(
+        "cost/recovers",
+        above=0.9,
+        title="Almost all updates only try to lower the cost.",
+        remedy="The limit may be out of reach: raise it, or begin with a policy that keeps it.",
+    ),
+)
+
+
+def rules(history: History) -> Iterator[Finding]:
+    """Metrics whose level is wrong whatever the others say."""
+    for rule in RULES:
+        yield from rule.found(history)
+
+
+def saturation(history: History) -> Iterator[Finding]:
+    """Actions at their bounds. Some tasks are solved so: only where returns are bad."""
+    share_at_bounds = history.numbers("at_bounds")
+    if not len(share_at_bounds):
+        return
+    last = share_at_bounds[-1]
+    flags = quiet(np.greater, last, SATURATED) & failing(history)
+    if flags.any():
+        texts = [
+            f"{share(x)} of the actions of the last evaluation lie at a bound "
+            f"(step {history.evaluation_steps[-1]:,})"
+            for x in last
+        ]
+        yield Finding(
+            "saturated-actions",
+            "Actions are saturated at their bounds, and returns are bad.",
+            learners(history, flags, texts),
+            "Lower the actor's learning rate, scale rewards down, normalise observations, and see "
+            "that the environment's action bounds are those that it needs.",
+        )
+
+
+def entropy(history: History) -> Iterator[Finding]:
+    """A policy that has become deterministic before it was good."""
+    level = history.level(ENTROPY)
+    spec, first = history.spec, history.metrics.get(ENTROPY)
+    if first is None:
+        return
+    if spec.discrete:
+        most = sum(map(math.log, spec.choices)) if spec.choices else math.log(spec.action_size)
+        limit = COLLAPSED * most
+        words = f"; {number(most)} nats would be uniform"
+    else:
+        limit = NARROW * max(spec.numbers, 1)
+        words = f", for {spec.numbers} numbers of an action"
+    flags = quiet(np.less, level, limit) & failing(history)
+    if not flags.any():
+        return
+    texts = []
+    for learner in range(history.learners):
+        below = np.flatnonzero(quiet(np.less, first[:, learner], limit))
+        since = f", below {number(limit)} since step {history.steps[below[0]]:,}"
+        texts.append(
+            f"'{ENTROPY}' is {number(level[learner])} nats{since if len(below) else ''}{words}"
+        )
+    yield Finding(
+        "entropy-collapse",
+        "The entropy has collapsed: the policy explores no more, and returns are bad.",
+        learners(history, flags, texts),
+        "Raise the weight of the entropy (--config.entropy-cost) or its target, or lower the "
+        "learning rate, so that the policy explores for longer.",
+    )
+
+
+def drift(history: History) -> Iterator[Finding]:
+    """Statistics of observations that do not settle."""
+    column = history.metrics.get(DRIFT)
+    if column is None or len(column) < FEWEST_LINES:
+        return
+    half = len(column) // 2
+    moved = quiet(np.nansum, column[half:], axis=0)
+    flags = moved > MOST_DRIFT
+    if flags.any():
+        texts = [
+            f"mean and std of an observation moved by {number(x)} standard deviations after step "
+            f"{history.steps[half - 1]:,}"
+            for x in moved
+        ]
+        yield Finding(
+            "unsteady-normaliser",
+            "The statistics that normalise observations do not settle.",
+            learners(history, flags, texts),
+            "An observation grows without bound, or changes its range: a counter, a time, a "
+            "position far away, a sensor that jumps. Leave it out, bound it, or give its change.",
+        )
+
+
+def failing(history: History) -> np.ndarray:
+    """The learners [P] whose returns are bad, or unknown."""
+    return np.array([not history.thrives(learner) for learner in range(history.learners)])
