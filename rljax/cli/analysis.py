@@ -11,14 +11,16 @@ from rljax.cli import options as shared
 
 @dataclasses.dataclass
 class Plot:
-    """Draw the evaluation curves of runs: one for learners with the same agent, settings and
-    task.
+    """Draw the evaluation curves of runs, or their metrics: one for learners with the same agent,
+    settings and task.
     """
 
     runs: shared.Folders  # folders of runs
     output: Annotated[Path | None, shared.OUTPUT] = None  # .png or .svg; default FIRST/curve.png
     # draw the sums of this signal over episodes, such as cost, in place of returns
     signal: str | None = None
+    # draw this metric of the training, such as actor/kl, in place of returns
+    metric: str | None = None
 
 
 @dataclasses.dataclass
@@ -68,7 +70,8 @@ def plot(arguments: list[str]) -> None:
     options = shared.parse(Plot, arguments, "plot")
     from rljax.analysis import learning_curves
 
-    print(learning_curves.plot(options.runs, options.output, signal=options.signal))
+    drawn = {"signal": options.signal, "metric": options.metric}
+    print(learning_curves.plot(options.runs, options.output, **drawn))
 
 
 def report(arguments: list[str]) -> None:
