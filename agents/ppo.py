@@ -180,8 +180,7 @@ def with_advantages(networks: ActorCritic, batch: Transition, config: Config) ->
     advantage = buffers.generalised_advantages(
         batch, batch.reward, value, next_value, config.discount, config.trace_decay
     )
-    extras = {**batch.extras, "advantage": advantage, "value": value}
-    return batch.replace(extras=extras)
+    return batch.replace(extras={**batch.extras, "advantage": advantage, "value": value})
 
 
 # [1, eq. 7]
@@ -251,7 +250,8 @@ def update(
 
     keys = jax.random.split(key, config.num_epochs)
     actor_critic, metrics = jax.lax.scan(epoch, state.actor_critic, keys)
-    return state.replace(actor_critic=actor_critic), jax.tree.map(jnp.mean, metrics)
+    metrics = jax.tree.map(jnp.mean, metrics) | buffers.explained_variance(first_rollout)
+    return state.replace(actor_critic=actor_critic), metrics
 
 
 if __name__ == "__main__":

@@ -177,8 +177,7 @@ def with_advantages(critics: ValueAndCost, batch: Transition, config: Config) ->
     advantage = buffers.generalised_advantages(
         batch, rewards, value, next_value, discount, trace_decay
     )
-    extras = {**batch.extras, "advantage": advantage, "value": value}
-    return batch.replace(extras=extras)
+    return batch.replace(extras={**batch.extras, "advantage": advantage, "value": value})
 
 
 # [1], OmniSafe
@@ -249,7 +248,7 @@ def update(
 
     keys = jax.random.split(key, config.num_epochs)
     actor_critic, metrics = jax.lax.scan(epoch, state.actor_critic, keys)
-    metrics = jax.tree.map(jnp.mean, metrics)
+    metrics = jax.tree.map(jnp.mean, metrics) | buffers.explained_variance(first_rollout)
     metrics |= {"cost/multiplier": multiplier.value, "cost/episode": episode_cost}
     return state.replace(actor_critic=actor_critic), metrics
 

@@ -131,6 +131,15 @@ def read(folder: Path) -> RunRecord:
     return run
 
 
+def read_unevaluated(folder: Path) -> RunRecord | None:
+    """The run in `folder`, without learners, if it had no environment; None for others."""
+    try:
+        config, summary = records.read_config(folder), records.read_summary(folder)
+    except (ValueError, OSError):
+        return None
+    return RunRecord(folder, config, summary, set()) if config["environment"] == "none" else None
+
+
 def read_metric(folder: Path, metric: str) -> RunRecord:
     """Read the run in `folder` with a metric of its updates in place of returns, also one without
     evaluations.

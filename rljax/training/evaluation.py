@@ -196,9 +196,7 @@ class HostedEvaluator:
         whole = local(state)
         return processes.on_first(lambda: self._episodes(whole, seeds, config, random))
 
-    def _episodes(
-        self, state: Any, seeds: Sequence[int], config: Any, random: bool
-    ) -> Episodes:
+    def _episodes(self, state: Any, seeds: Sequence[int], config: Any, random: bool) -> Episodes:
         number = self.hosted.num_envs
         rows = (self.num_learners, number // self.num_learners)
         keys = _keys(seeds, self.num_learners)

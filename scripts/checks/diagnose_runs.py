@@ -125,7 +125,7 @@ SICK = {
         PENDULUM,
         2_000,
         REPLAY | {"discount": 0.9999, "reward_scale": 1_000.0},
-        "values-behind-targets",
+        "values-growing",
     ),
     "gradients limited to 1e-6": Case(
         "ppo", PENDULUM, 4_000, ROLLOUT | {"max_grad_norm": 1e-6}, "gradient-scale"
@@ -149,6 +149,7 @@ SICK = {
         4_000,
         ROLLOUT | {"cost_limit": 0.0, "init_multiplier": 0.0, "multiplier_rate": 0.0},
         "cost-above-limit",
+        {"eval_episodes": 30},
     ),
 }
 HEALTHY = {
@@ -166,7 +167,7 @@ HEALTHY = {
         "dqn",
         "CartPole-v1",
         8_000,
-        REPLAY | {"learning_rate": 1e-3, "epsilon_steps": 2_000.0, "target_period": 200},
+        REPLAY | {"learning_rate": 1e-3, "epsilon_steps": 2_000.0, "target_every": 200},
     ),
     "SAC, Target": Case("sac", "Target", 2_000, REPLAY),
     "PPO-Lagrangian, point among hazards": Case(

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rljax.analysis.diagnosis.finding import Finding, learners, number, share
+from rljax.analysis.diagnosis.finding import Finding, learners
 from rljax.analysis.diagnosis.history import CLEAR, History, quiet
+from rljax.analysis.formatting import plain
 
 MOST_WARM_UP = 0.5  # of a run
 FEWEST_LEARNERS = 3  # of which one can be far below the others
@@ -89,25 +90,29 @@ def formatted(history: History) -> str:
 
 def diverged(history: History) -> Iterator[Finding]:
     """Learners that met a number that is not finite, and are frozen."""
-    entries = {entry["learner"]: entry for entry in history.summary.get("diverged", [])}
+    entries = {
+        entry["learner"]: entry
+        for entry in history.summary.get("diverged", [])
+        if 0 <= entry["learner"] < history.learners
+    }
     if history.evaluations:
         for learner, record in history.evaluations[-1].items():
             if record.get("diverged"):
                 entries.setdefault(learner, {})
     if not entries:
         return
-    flags = np.isin(np.arange(history.learners), list(entries))
-    texts = [
-        str(entries.get(learner, {}).get("cause") or "its metrics are null since it diverged")
-        for learner in range(history.learners)
+    causes = [
+        str(entry.get("cause") or f"{history.name(learner)}, by its last evaluation")
+        for learner, entry in sorted(entries.items())
     ]
-    whose = "A learner has" if flags.sum() == 1 else f"{flags.sum()} learners have"
-    if flags.all():
-        whose = "Every learner has" if history.learners > 1 else "The learner has"
+    more = f"; and {len(causes) - 3} more" if len(causes) > 3 else ""
+    whose = "The learner has"
+    if history.learners > 1:
+        whose = f"{len(entries)} of {history.learners} learners have"
     yield Finding(
         "diverged",
-        f"{whose} diverged: a number was not finite, and it learns no more.",
-        learners(history, flags, texts),
+        f"{whose} diverged: a number was not finite, and nothing is learnt since.",
+        "; ".join(causes[:3]) + more,
         "Lower the learning rates, scale rewards down, or limit gradients. If an observation or a "
         "reward was not finite, mend the environment.",
     )
@@ -129,8 +134,8 @@ def one_behind(history: History) -> Iterator[Finding]:
         flags[learner] = rise > 0 and gap > max((1 - FAR_BELOW) * rise, spread, noise)
     if flags.any():
         texts = [
-            f"return {number(value)} at step {history.evaluation_steps[-1]:,}, the median of the "
-            f"others is {number(float(np.median(np.delete(last, learner))))}"
+            f"return {plain(value)} at step {history.evaluation_steps[-1]:,}, the median of the "
+            f"others is {plain(float(np.median(np.delete(last, learner))))}"
             for learner, value in enumerate(last)
         ]
         yield Finding(
@@ -155,7 +160,7 @@ def time(history: History) -> Iterator[Finding]:
             "slow-environment",
             "Most of the time passes in the steps of the environment.",
             f"{stepping:,.0f} s of {training:,.0f} s in the training loop "
-            f"({share(min(stepping / training, 1))}), {1000 * each:,.2g} ms for each step",
+            f"({min(stepping / training, 1):.0%}), {1000 * each:,.2g} ms for each step",
             "Step several environments at once in processes (--env async/NAME with "
             "--config.num-envs), use a faster simulator or one inside the program, or do more "
             "updates per step (--config.num-updates).",
@@ -173,7 +178,7 @@ def time(history: History) -> Iterator[Finding]:
             yield Finding(
                 f"slow-{part}",
                 f"Most of the time passes in {part}.",
-                f"{taken:,.0f} s of {wall:,.0f} s ({share(taken / wall)})",
+                f"{taken:,.0f} s of {wall:,.0f} s ({taken / wall:.0%})",
                 remedies[part],
             )
 

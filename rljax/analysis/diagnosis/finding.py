@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -29,18 +29,3 @@ def learners(history: History, flags: np.ndarray, text: Iterable[str]) -> str:
     ]
     more = f"; and {len(lines) - 3} more learners" if len(lines) > 3 else ""
     return "; ".join(lines[:3]) + more
-
-
-def number(value: float) -> str:
-    """A number with four digits."""
-    return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:.3g}"
-
-
-def share(value: float) -> str:
-    """A share in percent."""
-    return f"{value:.0%}" if value >= 0.01 or value == 0 else f"{value:.2g}"
-
-
-def joined(names: Sequence[str]) -> str:
-    """Names of metrics as evidence."""
-    return ", ".join(f"'{name}'" for name in names)

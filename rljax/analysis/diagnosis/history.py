@@ -113,14 +113,10 @@ class History:
 
     # Metrics
 
-    def recent(self, name: str) -> np.ndarray:
-        """The last quarter of a metric's lines, at least one, [s, P]; NaN where it is unknown."""
+    def level(self, name: str, share: float = RECENT) -> np.ndarray:
+        """The median of a metric over the last `share` of its lines, [P]; NaN where unknown."""
         column = self.metrics.get(name, np.full((1, self.learners), np.nan))
-        return column[-max(1, round(RECENT * len(column))) :]
-
-    def level(self, name: str) -> np.ndarray:
-        """The median of a metric at the end of the run, [P]."""
-        return quiet(np.nanmedian, self.recent(name), axis=0)
+        return quiet(np.nanmedian, column[-max(1, round(share * len(column))) :], axis=0)
 
     # Evaluations
 
@@ -165,6 +161,11 @@ class History:
         best, last = np.nanmax(returns), returns[np.isfinite(returns)][-1]
         low = min(mean_and_error(self.random)[0] if len(self.random) else best, np.nanmin(returns))
         return bool(last - low >= 0.5 * (best - low))
+
+
+def failing(history: History) -> np.ndarray:
+    """The learners [P] whose returns are bad, or unknown."""
+    return np.array([not history.thrives(learner) for learner in range(history.learners)])
 
 
 def mean_and_error(values: Sequence[Any] | np.ndarray) -> tuple[float, float]:

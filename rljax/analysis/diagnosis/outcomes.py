@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rljax.analysis.diagnosis.finding import Finding, learners, number
+from rljax.analysis.diagnosis.finding import Finding, learners
 from rljax.analysis.diagnosis.history import CLEAR, History, mean_and_error, quiet
+from rljax.analysis.formatting import plain
 
 FALL = 0.3  # of the way from the random policy to the best evaluation
 NOISE = 3.0  # standard errors
@@ -28,8 +29,8 @@ def by_chance(history: History) -> Iterator[Finding]:
     yield Finding(
         "no-better-than-random",
         "The return is no better than a random policy's.",
-        f"the last evaluation (step {history.evaluation_steps[-1]:,}) returned {number(last)} "
-        f"+- {number(error)}, uniform actions {number(level)} +- {number(noise)}",
+        f"the last evaluation (step {history.evaluation_steps[-1]:,}) returned {plain(last)} "
+        f"+- {plain(error)}, uniform actions {plain(level)} +- {plain(noise)}",
         "If the run is short, train for longer. If not: look at the other findings, try the "
         "preset or the settings of a similar task, and watch the policy (rljax play RUN).",
     )
@@ -55,8 +56,8 @@ def falling(history: History) -> Iterator[Finding]:
         yield Finding(
             "falling-return",
             "The return has fallen after its best.",
-            f"{number(means[best])} at step {history.evaluation_steps[best]:,}, "
-            f"{number(latest)} on average over the last {LATEST} evaluations (to step "
+            f"{plain(means[best])} at step {history.evaluation_steps[best]:,}, "
+            f"{plain(latest)} on average over the last {LATEST} evaluations (to step "
             f"{history.evaluation_steps[-1]:,})",
             "Use the best policy (--best of rljax eval and play; rljax.load(..., best=True)). "
             "Lower the learning rates, or let them fall over the run; for a replay, keep more "
@@ -79,9 +80,9 @@ def costly(history: History) -> Iterator[Finding]:
         return
     multiplier = history.level("cost/multiplier")
     texts = [
-        f"{number(mean[k])} +- {number(error[k])} per episode in the last evaluation, the limit is "
-        f"{number(limits[k])}"
-        + ("" if np.isnan(multiplier[k]) else f"; 'cost/multiplier' is {number(multiplier[k])}")
+        f"{plain(mean[k])} +- {plain(error[k])} per episode in the last evaluation, the limit is "
+        f"{plain(limits[k])}"
+        + ("" if np.isnan(multiplier[k]) else f"; 'cost/multiplier' is {plain(multiplier[k])}")
         for k in range(history.learners)
     ]
     yield Finding(

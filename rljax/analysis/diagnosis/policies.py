@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rljax.analysis.diagnosis.finding import Finding, learners, number, share
-from rljax.analysis.diagnosis.history import History, quiet
+from rljax.analysis.diagnosis.finding import Finding, learners
+from rljax.analysis.diagnosis.history import History, failing, quiet
+from rljax.analysis.formatting import plain
 
 SATURATED = 0.9  # share of the numbers of actions at their bounds
 COLLAPSED = 0.05  # of the entropy of uniform choices
@@ -41,9 +42,7 @@ class Rule:
             return
         limit = self.below if math.isinf(self.above) else self.above
         side = "below" if math.isinf(self.above) else "above"
-        texts = [
-            f"'{self.metric}' is {number(x)} at the end, {side} {number(limit)}" for x in level
-        ]
+        texts = [f"'{self.metric}' is {plain(x)} at the end, {side} {plain(limit)}" for x in level]
         name = self.metric.replace("/", "-").replace("_", "-")
         yield Finding(name, self.title, learners(history, flags, texts), self.remedy)
 
@@ -120,7 +119,7 @@ def saturation(history: History) -> Iterator[Finding]:
     flags = quiet(np.greater, last, SATURATED) & failing(history)
     if flags.any():
         texts = [
-            f"{share(x)} of the actions of the last evaluation lie at a bound "
+            f"{x:.0%} of the actions of the last evaluation lie at a bound "
             f"(step {history.evaluation_steps[-1]:,})"
             for x in last
         ]
@@ -135,14 +134,14 @@ def saturation(history: History) -> Iterator[Finding]:
 
 def entropy(history: History) -> Iterator[Finding]:
     """A policy that has become deterministic before it was good."""
-    level = history.level(ENTROPY)
+    level = history.level(ENTROPY, share=0.5)
     spec, first = history.spec, history.metrics.get(ENTROPY)
     if first is None:
         return
     if spec.discrete:
         most = sum(map(math.log, spec.choices)) if spec.choices else math.log(spec.action_size)
         limit = COLLAPSED * most
-        words = f"; {number(most)} nats would be uniform"
+        words = f"; {plain(most)} nats would be uniform"
     else:
         limit = NARROW * max(spec.numbers, 1)
         words = f", for {spec.numbers} numbers of an action"
@@ -152,9 +151,10 @@ def entropy(history: History) -> Iterator[Finding]:
     texts = []
     for learner in range(history.learners):
         below = np.flatnonzero(quiet(np.less, first[:, learner], limit))
-        since = f", below {number(limit)} since step {history.steps[below[0]]:,}"
+        since = f", below {plain(limit)} since step {history.steps[below[0]]:,}"
         texts.append(
-            f"'{ENTROPY}' is {number(level[learner])} nats{since if len(below) else ''}{words}"
+            f"the median of '{ENTROPY}' in the second half is {plain(level[learner])} nats"
+            f"{since if len(below) else ''}{words}"
         )
     yield Finding(
         "entropy-collapse",
@@ -175,7 +175,7 @@ def drift(history: History) -> Iterator[Finding]:
     flags = moved > MOST_DRIFT
     if flags.any():
         texts = [
-            f"mean and std of an observation moved by {number(x)} standard deviations after step "
+            f"mean and std of an observation moved by {plain(x)} standard deviations after step "
             f"{history.steps[half - 1]:,}"
             for x in moved
         ]
@@ -186,8 +186,3 @@ def drift(history: History) -> Iterator[Finding]:
             "An observation grows without bound, or changes its range: a counter, a time, a "
             "position far away, a sensor that jumps. Leave it out, bound it, or give its change.",
         )
-
-
-def failing(history: History) -> np.ndarray:
-    """The learners [P] whose returns are bad, or unknown."""
-    return np.array([not history.thrives(learner) for learner in range(history.learners)])

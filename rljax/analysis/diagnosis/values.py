@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rljax.analysis.diagnosis.finding import Finding, learners, number
-from rljax.analysis.diagnosis.history import History, quiet
+from rljax.analysis.diagnosis.finding import Finding, learners
+from rljax.analysis.diagnosis.history import History, failing, quiet
+from rljax.analysis.formatting import plain
 
 VALUES = ("critic/q", "critic/value", "value/v")  # the first that a run has counts
 TARGET, LOSS = "critic/target", "critic/loss"
@@ -37,9 +38,9 @@ def beyond_rewards(history: History) -> Iterator[Finding]:
         for learner in range(history.learners):
             at = int(np.argmax(np.nan_to_num(column[:, learner])))
             texts.append(
-                f"|{name}| reached {number(highest[learner])} at step {history.steps[at]:,}; "
-                f"rewards of at most {number(largest[learner])} with a discount of "
-                f"{discounts[learner]:g} allow {number(bound[learner])}"
+                f"|{name}| reached {plain(highest[learner])} at step {history.steps[at]:,}; "
+                f"rewards of at most {plain(largest[learner])} with a discount of "
+                f"{discounts[learner]:g} allow {plain(bound[learner])}"
             )
         yield Finding(
             "values-beyond-rewards",
@@ -51,7 +52,7 @@ def beyond_rewards(history: History) -> Iterator[Finding]:
 
 
 def growing(history: History) -> Iterator[Finding]:
-    """Values that grow on and on, beyond all that episodes have shown."""
+    """Values that grow on and on, while returns are bad, or beyond all that episodes have shown."""
     name = _name(history)
     if name is None or len(history.metrics[name]) < 8:
         return
@@ -69,16 +70,17 @@ def growing(history: History) -> Iterator[Finding]:
         )
         unseen = quiet(np.greater, fourth, UNSEEN * largest * longest)
         explodes &= quiet(np.greater, fourth, largest)
-    flags = explodes | (grows & unseen)
+        grows &= quiet(np.greater, fourth, largest)
+    flags = explodes | (grows & (unseen | failing(history)))
     if flags.any():
         texts = [
-            f"the median of |{name}| was {number(second[k])}, {number(third[k])} and "
-            f"{number(fourth[k])} in the last three quarters of the run"
+            f"the median of |{name}| was {plain(second[k])}, {plain(third[k])} and "
+            f"{plain(fourth[k])} in the last three quarters of the run"
             for k in range(history.learners)
         ]
         yield Finding(
             "values-growing",
-            "Values grow without bound.",
+            "Values grow on and on.",
             learners(history, flags, texts),
             "Lower the discount (its horizon 1 / (1 - gamma) may be longer than any episode), "
             "scale rewards down, lower the critic's learning rate, or move targets more slowly.",
@@ -99,8 +101,8 @@ def lagging(history: History) -> Iterator[Finding]:
         flags &= quiet(np.greater, np.abs(target), largest)
     if flags.any():
         texts = [
-            f"'critic/q' is {number(value[k])} and '{TARGET}' {number(target[k])} at the end, with "
-            f"a '{LOSS}' of {number(loss[k])}"
+            f"'critic/q' is {plain(value[k])} and '{TARGET}' {plain(target[k])} at the end, with "
+            f"a '{LOSS}' of {plain(loss[k])}"
             for k in range(history.learners)
         ]
         yield Finding(

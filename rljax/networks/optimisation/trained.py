@@ -12,7 +12,6 @@ from flax import struct
 
 from rljax.agent import Array, Metrics, Number
 
-
 GRADIENT_SCALE = "gradient/scale"  # a metric: the factor on clipped gradients
 
 
