@@ -41,6 +41,9 @@ data
 changing an agent
   new FILE --from AGENT    copy an agent to a file of your own, to change and train:
                            rljax train ./mine.py ...
+this machine
+  doctor                   devices, packages, cache, rendering, extras, disk: what is wrong, and how
+                           to mend it
 
 `rljax COMMAND --help` explains a command; `rljax train AGENT --help` explains each hyperparameter
 of an agent.
@@ -93,7 +96,7 @@ def train_file(path: str) -> None:
 
 
 def _commands() -> dict[str, Callable[[list[str]], None]]:
-    from rljax.cli import agents, analysis, data, policies, training
+    from rljax.cli import agents, analysis, data, doctor, policies, training
 
     return {
         "train": training.train,
@@ -110,6 +113,7 @@ def _commands() -> dict[str, Callable[[list[str]], None]]:
         "data": data.main,
         "list": agents.list_names,
         "new": agents.new,
+        "doctor": doctor.doctor,
     }
 
 

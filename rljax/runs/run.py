@@ -359,12 +359,17 @@ class Run:
 
     def _evaluate(self) -> None:
         self.view.status("evaluating")
+        is_first = self.training.random_return is None
         lines = self.training.evaluate()
         self.wall = time.perf_counter() - self.began
         for line in lines:
             self.recorder.evaluation(line | {"wall_seconds": self.wall})
+        training = self.training
         self.view.evaluated(
-            self.training.step, self.training.last_return, self.training.last_signals
+            training.step,
+            training.last_return,
+            training.last_signals,
+            training.random_return if is_first else None,
         )
         self._warn()
 
