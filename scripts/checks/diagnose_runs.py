@@ -128,7 +128,7 @@ SICK = {
         "values-growing",
     ),
     "gradients limited to 1e-6": Case(
-        "ppo", PENDULUM, 4_000, ROLLOUT | {"max_grad_norm": 1e-6}, "gradient-scale"
+        "ppo", PENDULUM, 4_000, ROLLOUT | {"max_grad_norm": 1e-6}, "policy-still"
     ),
     "one learner of three diverges": Case(
         "td3",
@@ -173,7 +173,9 @@ HEALTHY = {
     "PPO-Lagrangian, point among hazards": Case(
         "ppo_lagrangian", "rljax/PointHazards", 32_000, ROLLOUT | {"cost_limit": 100.0}
     ),
-    "Stream AC, Target": Case("stream_ac", "Target", 8_000, {"hidden": (32, 32)}),
+    "Stream AC, Target": Case(
+        "stream_ac", "Target", 8_000, {"hidden": (32, 32), "time_feature": False}
+    ),
 }
 PICTURES = {
     "entropy-collapse": ("no entropy, large steps", "PPO, CartPole", "actor/entropy"),

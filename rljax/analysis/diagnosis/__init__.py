@@ -19,6 +19,7 @@ CHECKS = (
     values.beyond_rewards,
     values.growing,
     values.lagging,
+    policies.standstill,
     policies.rules,
     policies.saturation,
     policies.entropy,

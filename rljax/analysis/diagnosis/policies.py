@@ -18,7 +18,9 @@ NARROW = -4.0  # nats per dimension: a standard deviation of 0.004
 MOST_DRIFT = 1.5  # standard deviations in the second half of a run
 FEWEST_LINES = 4  # of metrics, to see a drift
 
-ENTROPY, DRIFT = "actor/entropy", "observations/drift"
+STILL = 1e-6  # of the divergence between policies before and after an update
+
+ENTROPY, DRIFT, KL = "actor/entropy", "observations/drift", "actor/kl"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Rule:
 
 RULES = (
     Rule(
-        "actor/kl",
+        KL,
         above=0.1,
         title="The policy moves too far in each update.",
         remedy="Lower the learning rate or the number of epochs. Healthy are 0.002 to 0.03.",
@@ -75,12 +77,6 @@ RULES = (
         only_failing=True,
     ),
     Rule(
-        "gradient/scale",
-        below=0.02,
-        title="Gradients are always clipped to a small part of their length.",
-        remedy="Raise the limit of the gradient's norm (0 is no limit), or scale rewards down.",
-    ),
-    Rule(
         "critic/clipped",
         above=0.25,
         title="Many targets lie beyond the ends of the critic's support.",
@@ -102,6 +98,27 @@ RULES = (
         remedy="The limit may be out of reach: raise it, or begin with a policy that keeps it.",
     ),
 )
+
+
+def standstill(history: History) -> Iterator[Finding]:
+    """A policy that no update moves."""
+    if KL not in history.metrics:
+        return
+    largest = quiet(np.nanmax, np.abs(history.metrics[KL]), axis=0)
+    flags = quiet(np.less, largest, STILL)
+    if flags.any():
+        texts = [
+            f"the largest '{KL}' of {len(history.steps):,} lines of metrics is {x:.2g}"
+            for x in largest
+        ]
+        yield Finding(
+            "policy-still",
+            "No update moves the policy: its gradients are always clipped to nothing, or its "
+            "learning rate is too small.",
+            learners(history, flags, texts),
+            "Raise the limit of the gradient's norm (--config.max-grad-norm; 0 is no limit) or the "
+            "learning rate. Healthy are 0.002 to 0.03.",
+        )
 
 
 def rules(history: History) -> Iterator[Finding]:

@@ -12,8 +12,6 @@ from flax import struct
 
 from rljax.agent import Array, Metrics, Number
 
-GRADIENT_SCALE = "gradient/scale"  # a metric: the factor on clipped gradients
-
 
 class Trained(struct.PyTreeNode):
     """One or several networks, or an array, with their optimiser's state.
@@ -43,8 +41,6 @@ class Trained(struct.PyTreeNode):
     ) -> tuple[Trained, Metrics]:
         """One step down the gradient of `loss(parameters, *arguments)`: a scalar [] and metrics."""
         gradient, metrics = jax.grad(loss, has_aux=True)(self.parameters, *arguments)
-        if isinstance(optimiser, Clipping):
-            metrics = metrics | {GRADIENT_SCALE: optimiser.scale(gradient)}
         return self.apply(optimiser, gradient), metrics
 
     def step_mutable(
@@ -103,19 +99,6 @@ class Trained(struct.PyTreeNode):
         return Trained(optax.apply_updates(self.parameters, changes), optimiser_state)
 
 
-class Clipping(optax.GradientTransformationExtraArgs):
-    """An optimiser on gradients that are shortened to a norm of at most `limit` [].
-
-    `Trained.step` adds the metric `GRADIENT_SCALE`.
-    """
-
-    limit: Array
-
-    def scale(self, gradient: Any) -> Array:
-        """The factor [] that shortens a gradient; 1 below the limit."""
-        return jnp.minimum(1.0, self.limit / optax.tree.norm(gradient))
-
-
 def clipped(
     optimiser: optax.GradientTransformation, max_norm: Number
 ) -> optax.GradientTransformation:
@@ -123,9 +106,7 @@ def clipped(
     limit.
     """
     limit = jnp.where(jnp.asarray(max_norm) > 0, max_norm, jnp.inf)
-    both = Clipping(*optax.chain(optax.clip_by_global_norm(limit), optimiser))
-    both.limit = limit
-    return both
+    return optax.chain(optax.clip_by_global_norm(limit), optimiser)
 
 
 def cosine_rate(rate: Number, step: Array, steps: Number | None) -> Number:

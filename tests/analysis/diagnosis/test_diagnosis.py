@@ -11,6 +11,7 @@ import pytest
 
 from rljax import cli
 from rljax.analysis import diagnosis
+from rljax.analysis.diagnosis import policies
 from rljax.runs.records import Recorder, write_json
 from tests.helpers import run_folders
 
@@ -112,7 +113,10 @@ SICK: dict[str, tuple[dict[str, Any], str]] = {
         "'critic/q' is 20 and 'critic/target' 500",
     ),
     "actor-kl": ({"metrics": {"actor/kl": line(0.3, 0.3)}}, "'actor/kl' is 0.3"),
-    "gradient-scale": ({"metrics": {"gradient/scale": line(0.001, 0.001)}}, "below 0.02"),
+    "policy-still": (
+        {"metrics": {"actor/kl": line(1e-12, 3e-12)}},
+        "the largest 'actor/kl' of 20 lines of metrics is 3e-12",
+    ),
     "saturated-actions": (
         {"evaluation": {"at_bounds": 0.97}, "returns": FLAT},
         "97% of the actions of the last evaluation lie at a bound (step 20,000)",
@@ -267,5 +271,7 @@ def test_runs_of_earlier_versions_are_read(tmp_path: Path) -> None:
 
 def test_every_finding_is_explained() -> None:
     page = (Path(__file__).parents[3] / "docs" / "diagnosis.md").read_text()
-    for name in (*SICK, "learner-behind"):
-        assert f"| `{name}` |" in page
+    table = page.partition("## Findings")[2]
+    rules = [rule.metric.replace("/", "-").replace("_", "-") for rule in policies.RULES]
+    for name in (*SICK, *rules, "learner-behind"):
+        assert f"`{name}`" in table
