@@ -246,12 +246,12 @@ def update(
             rollout = with_advantages(actor_critic.parameters, batch, config)
         (rows,) = buffers.minibatches(key_order, (rollout,), config.batch_size)
         keys = jax.random.split(key_loss, len(rows.reward))
-        return actor_critic.fit(adam, loss, (rows, keys))
+        actor_critic, metrics = actor_critic.fit(adam, loss, (rows, keys))
+        return actor_critic, metrics | buffers.explained_variance(rollout)
 
     keys = jax.random.split(key, config.num_epochs)
     actor_critic, metrics = jax.lax.scan(epoch, state.actor_critic, keys)
-    metrics = jax.tree.map(jnp.mean, metrics) | buffers.explained_variance(first_rollout)
-    return state.replace(actor_critic=actor_critic), metrics
+    return state.replace(actor_critic=actor_critic), jax.tree.map(jnp.mean, metrics)
 
 
 if __name__ == "__main__":

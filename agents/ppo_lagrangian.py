@@ -244,11 +244,12 @@ def update(
             rollout = combined(actor_critic.parameters.critics, state, batch, config)
         (rows,) = buffers.minibatches(key_order, (rollout,), config.batch_size)
         keys = jax.random.split(key_loss, len(rows.reward))
-        return actor_critic.fit(optimiser(step, config), loss, (rows, keys))
+        actor_critic, metrics = actor_critic.fit(optimiser(step, config), loss, (rows, keys))
+        return actor_critic, metrics | buffers.explained_variance(rollout)
 
     keys = jax.random.split(key, config.num_epochs)
     actor_critic, metrics = jax.lax.scan(epoch, state.actor_critic, keys)
-    metrics = jax.tree.map(jnp.mean, metrics) | buffers.explained_variance(first_rollout)
+    metrics = jax.tree.map(jnp.mean, metrics)
     metrics |= {"cost/multiplier": multiplier.value, "cost/episode": episode_cost}
     return state.replace(actor_critic=actor_critic), metrics
 
