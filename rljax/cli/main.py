@@ -29,8 +29,8 @@ training
 looking at results
   eval DIR                 play complete episodes with the policy of a run
   play DIR                 write a video of the policy (and Brax's HTML view), or show it in the
-                           terminal
-  plot DIR...              draw learning curves with intervals
+                           terminal or a window
+  plot DIR...              draw learning curves with intervals, or any metric: --metric actor/kl
   report DIR...            compare all runs in and below folders on one page:  rljax report runs/
   diagnose DIR             say what looks wrong in a run, and what to try
   select DIR...            choose among runs by criteria that need only data
