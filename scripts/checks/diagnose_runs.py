@@ -59,7 +59,7 @@ class Target(gymnasium.Env):
 
 
 class Slow(Target):
-    seconds = 0.004
+    seconds = 0.01
 
 
 class Counting(Target):
@@ -138,7 +138,9 @@ SICK = {
         "diverged",
         {"seeds": 3},
     ),
-    "an environment that sleeps": Case("td3", "Slow", 1_200, REPLAY, "slow-environment"),
+    "an environment that sleeps": Case(
+        "td3", "Slow", 800, REPLAY | {"hidden": (8,), "batch_size": 8}, "slow-environment"
+    ),
     "episodes without end": Case(
         "ppo", "Endless", 3_000, ROLLOUT, "endless-episodes", {"eval_episodes": 1}
     ),
