@@ -142,7 +142,12 @@ SICK = {
         "td3", "Slow", 800, REPLAY | {"hidden": (8,), "batch_size": 8}, "slow-environment"
     ),
     "episodes without end": Case(
-        "ppo", "Endless", 3_000, ROLLOUT, "endless-episodes", {"eval_episodes": 1}
+        "ppo",
+        "Endless",
+        3_000,
+        ROLLOUT,
+        "endless-episodes",
+        {"eval_episodes": 1, "eval_every": 3_000},
     ),
     "an observation that counts": Case("ppo", "Counting", 8_000, ROLLOUT, "unsteady-normaliser"),
     "a cost limit of 0, without a multiplier": Case(
@@ -196,7 +201,7 @@ def train(case: Case, out: Path, scale: float) -> Path:
     if not file.exists():
         file.write_text(SOURCE)
     steps = max(1, round(case.steps * scale))
-    every = {"log_every": max(1, steps // 40), "eval_every": max(1, steps // 10)}
+    every: dict[str, Any] = {"log_every": max(1, steps // 40), "eval_every": max(1, steps // 10)}
     env = f"{file}:{case.env}" if f"class {case.env}(" in SOURCE else case.env
     settings = every | {"eval_episodes": 5} | case.settings
     # A run that fails has records, too.
