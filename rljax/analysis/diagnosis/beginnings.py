@@ -32,7 +32,7 @@ def warm_up(history: History) -> Iterator[Finding]:
     elif waited > MOST_WARM_UP * max(history.budget, steps[-1]):
         text = (
             f"{waited:,} of {max(history.budget, steps[-1]):,} steps came before the first update; "
-            f"there were {int(updates[-1]):,} updates by step {steps[-1]:,}"
+            f"there were {np.nan_to_num(updates[-1]):,.0f} updates by step {steps[-1]:,}"
         )
         title = "Most of the run is warm-up, in which nothing is learnt."
         yield Finding("warm-up", title, text, remedy)
@@ -58,12 +58,9 @@ def endless_episodes(history: History) -> Iterator[Finding]:
         text += f"; {int(cut):,} evaluated episodes were cut" if cut else ""
         yield Finding("endless-episodes", "No episode of training has ended.", text, remedy)
     elif cut:
-        lengths = [
-            length for record in history.evaluations[-1].values() for length in record["lengths"]
-        ]
         text = (
-            f"{int(cut):,} of {len(lengths):,} episodes of the last evaluation were cut after "
-            f"{max(lengths):,} steps, so returns are of parts of episodes"
+            f"{int(cut):,} episodes of the last evaluation were cut after "
+            f"{history.longest_episode:,} steps, so returns are of parts of episodes"
         )
         title = "Evaluated episodes do not end by themselves."
         yield Finding("endless-episodes", title, text, remedy)

@@ -20,6 +20,7 @@ from rljax.runs import records
 RECENT = 0.25  # the share of a run's lines that says how it stands at its end
 # Standard errors that a difference of returns must exceed.
 CLEAR = 2.0
+LARGEST = 1e300  # of numbers in records
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +57,7 @@ class History:
         number = len(config["learners"])
         by_step: dict[int, dict[int, dict[str, Any]]] = {}
         for record in records.read(folder, "evaluations"):
-            if record["learner"] < number:
+            if 0 <= record["learner"] < number:
                 by_step.setdefault(record["step"], {})[record["learner"]] = record
         moments = sorted(by_step)
         evaluations = [by_step[step] for step in moments]
@@ -137,6 +138,18 @@ class History:
                 mean[learner], error[learner] = mean_and_error(sums)
         return mean, error
 
+    @property
+    def longest_episode(self) -> int:
+        """The steps of the longest evaluated episode; 0 where it is unknown."""
+        lengths = [
+            length
+            for by_learner in self.evaluations
+            for record in by_learner.values()
+            for length in record.get("lengths") or ()
+            if length is not None
+        ]
+        return int(max(lengths, default=0))
+
     def beats_chance(self, learner: int) -> bool | None:
         """Whether a learner's last return is clearly better than a random policy's, or where that
         is unknown, than its own first one; None where it cannot be told.
@@ -193,4 +206,4 @@ def _column(lines: Sequence[Mapping[str, Any]], name: str, learners: int) -> np.
 
 def _number(value: Any) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number else math.nan
+    return float(value) if is_number and abs(value) < LARGEST else math.nan

@@ -156,7 +156,7 @@ def entropy(history: History) -> Iterator[Finding]:
     if first is None:
         return
     if spec.discrete:
-        most = sum(map(math.log, spec.choices)) if spec.choices else math.log(spec.action_size)
+        most = sum(math.log(max(n, 1)) for n in spec.choices or (spec.action_size,))
         limit = COLLAPSED * most
         words = f"; {plain(most)} nats would be uniform"
     else:

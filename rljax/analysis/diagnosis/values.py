@@ -64,10 +64,7 @@ def growing(history: History) -> Iterator[Finding]:
     largest = _largest_rewards(history)
     unseen = np.zeros(history.learners, bool)
     if largest is not None:
-        longest = max(
-            (max(x["lengths"]) for by in history.evaluations for x in by.values() if x["lengths"]),
-            default=np.inf,
-        )
+        longest = history.longest_episode or np.inf
         unseen = quiet(np.greater, fourth, UNSEEN * largest * longest)
         explodes &= quiet(np.greater, fourth, largest)
         grows &= quiet(np.greater, fourth, largest)

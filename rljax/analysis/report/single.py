@@ -63,19 +63,16 @@ def of_metrics(run: RunRecord) -> Section | None:
     names = sorted(
         (name for name, x in history.metrics.items() if np.isfinite(x).any()), key=_place
     )
-    lines = {name: _line(history, name) for name in names[:MOST_METRICS]}
+    lines = {printable(name): _line(history, name) for name in names[:MOST_METRICS]}
     if not lines:
         return None
     figure = figures.panels(lines, ("-", figures.COLOURS[0]), "steps")
-    last = "; ".join(
-        f"{name} {formatting.plain(float(quiet(np.nanmean, history.level(name))))}"
-        for name in lines
-    )
+    last = "; ".join(f"{printable(name)} {_mean(history, name)}" for name in names[:MOST_METRICS])
     caption = "Line: mean over learners" + (
         "; thin: single learners." if history.learners > 1 else "."
     )
     drawing = Drawing("", figure, f"Metrics of training. At the end: {last}.", caption)
-    left_out = ", ".join(names[MOST_METRICS:])
+    left_out = ", ".join(map(printable, names[MOST_METRICS:]))
     note = f"Not drawn: {left_out}. One of them: rljax plot RUN --metric NAME" if left_out else ""
     return Section("Metrics", [], [drawing], note)
 
@@ -148,7 +145,12 @@ def _losses(run: RunRecord) -> Iterator[str]:
         return
     for name in sorted(history.metrics, key=_place):
         if name.endswith("/loss") and np.isfinite(history.level(name)).any():
-            yield f"{name} {formatting.plain(float(quiet(np.nanmean, history.level(name))))}"
+            yield f"{printable(name)} {_mean(history, name)}"
+
+
+def _mean(history: History, name: str) -> str:
+    """The level of a metric, as a mean over learners."""
+    return formatting.plain(float(quiet(np.nanmean, history.level(name))))
 
 
 def films(run: RunRecord) -> str:

@@ -265,6 +265,14 @@ def test_a_run_without_records_and_a_folder_that_is_none_are_refused(
         assert words in capsys.readouterr().err
 
 
+def test_odd_numbers_are_no_numbers(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run", returns=FLAT, evaluation={"lengths": [None] * 5})
+    odd = {"critic/q": [10**400], "actor/kl": ["much"], "actor/entropy": 3, "cost/a": [1, 2]}
+    with Recorder(folder) as recorder:
+        recorder.metrics({"step": STEPS, "update": None} | odd)
+    assert names(folder) == ["no-better-than-random"]
+
+
 def test_runs_of_earlier_versions_are_read(tmp_path: Path) -> None:
     assert names(run_folders.write(tmp_path / "run")) == []
 
