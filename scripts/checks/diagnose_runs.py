@@ -196,7 +196,7 @@ def train(case: Case, out: Path, scale: float) -> Path:
     steps = max(1, round(case.steps * scale))
     every: dict[str, Any] = {"log_every": max(1, steps // 40), "eval_every": max(1, steps // 10)}
     env = f"{file}:{case.env}" if f"class {case.env}(" in SOURCE else case.env
-    settings = every | {"eval_episodes": 5} | case.settings
+    settings: dict[str, Any] = every | {"eval_episodes": 5} | case.settings
     # A run that fails has records, too.
     with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(failures.RunError):
         run.train(case.agent, env, steps, config=case.config, out=out, **settings)
