@@ -15,8 +15,9 @@ from rljax.analysis.formatting import plain
 SATURATED = 0.9  # share of the numbers of actions at their bounds
 COLLAPSED = 0.05  # of the entropy of uniform choices
 NARROW = -4.0  # nats per dimension: a standard deviation of 0.004
-MOST_DRIFT = 1.5  # standard deviations in the second half of a run
-FEWEST_LINES = 4  # of metrics, to see a drift
+FAR = 2.0  # standard deviations; a counter has about 3, observations that settle 1 or less
+MOST_DRIFT = 5.0  # standard deviations in the second half of a run
+FEWEST_LINES = 8  # of metrics in it, to see a drift
 
 STILL = 1e-6  # of the divergence between policies before and after an update
 
@@ -183,18 +184,25 @@ def entropy(history: History) -> Iterator[Finding]:
 
 
 def drift(history: History) -> Iterator[Finding]:
-    """Statistics of observations that do not settle."""
+    """Statistics of observations that do not settle.
+
+    A line's observations lie apart from all before by about its drift times steps / its steps.
+    """
     column = history.metrics.get(DRIFT)
-    if column is None or len(column) < FEWEST_LINES:
+    half = 0 if column is None else len(column) // 2
+    if column is None or len(column) - half < FEWEST_LINES:
         return
-    half = len(column) // 2
+    parts = np.diff(history.steps, prepend=0) / history.steps
+    apart = column[half:] / parts[half:, None]
+    often = quiet(np.nanquantile, apart, 0.25, axis=0)
     moved = quiet(np.nansum, column[half:], axis=0)
-    flags = moved > MOST_DRIFT
+    flags = quiet(lambda: (often > FAR) | (moved > MOST_DRIFT))
     if flags.any():
         texts = [
-            f"mean and std of an observation moved by {plain(x)} standard deviations after step "
-            f"{history.steps[half - 1]:,}"
-            for x in moved
+            f"after step {history.steps[half - 1]:,}, mean and std of an observation moved by "
+            f"{plain(moved[k])} standard deviations; in three of four lines of metrics new "
+            f"observations lie over {plain(often[k])} apart from all before"
+            for k in range(history.learners)
         ]
         yield Finding(
             "unsteady-normaliser",

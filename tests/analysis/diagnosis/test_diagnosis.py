@@ -127,7 +127,7 @@ SICK: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "unsteady-normaliser": (
         {"metrics": {"observations/drift": line(1, 0.3)}},
-        "standard deviations after step 10,000",
+        "after step 10,000, mean and std of an observation moved by",
     ),
     "no-better-than-random": ({"returns": FLAT}, "uniform actions -1,000 +- 3.536"),
     "falling-return": (
@@ -196,6 +196,7 @@ HEALTHY: dict[str, dict[str, Any]] = {
         "config": {"cost_limit": 25.0},
     },
     "statistics that settle": {"metrics": {"observations/drift": 1 / np.arange(1, LINES + 1)}},
+    "statistics that jump once": {"metrics": {"observations/drift": np.eye(LINES)[15] * 3}},
     "a data set": {"data": "d4rl/hopper-medium-v2", "metrics": {"critic/q": line(0, 5_000)}},
     "no evaluations": {"returns": np.zeros((0, 1)), "environment": "none"},
 }
