@@ -40,8 +40,10 @@ def of_findings(runs: Sequence[RunRecord]) -> Section | None:
             rows.append(
                 [
                     TableCell.of(finding.name, printable(run.folder)),
-                    TableCell.of(finding.title, printable(finding.evidence), text=True),
-                    TableCell.of(finding.remedy, text=True),
+                    *(
+                        TableCell.of(text, text=True)
+                        for text in (finding.title, printable(finding.evidence), finding.remedy)
+                    ),
                 ]
             )
     if not rows and not healthy:
@@ -50,7 +52,11 @@ def of_findings(runs: Sequence[RunRecord]) -> Section | None:
     note = f"Nothing looks wrong in {count(healthy, 'run')}." if healthy else ""
     note += f" {count(more, 'more run')} not diagnosed: rljax diagnose RUN" if more > 0 else ""
     caption = "What the records of runs show, with the evidence. docs/diagnosis.md explains it."
-    tables = [CaptionedTable(caption, ["finding", "what looks wrong", "try"], rows)] if rows else []
+    tables = (
+        [CaptionedTable(caption, ["finding", "what looks wrong", "evidence", "try"], rows)]
+        if rows
+        else []
+    )
     return Section("What looks wrong", tables, note=note.strip())
 
 
@@ -83,12 +89,18 @@ def _place(name: str) -> tuple[int, str]:
 
 
 def _line(history: History, name: str) -> figures.Line:
+    """A metric over steps; lines of metrics without a value are left out."""
     column = history.metrics[name]
-    nothing = np.full(len(history.steps), np.nan)
     few = 1 < history.learners <= figures.MOST_SINGLE_LEARNERS
-    single = [(history.steps, values) for values in column.T] if few else ()
-    mean = quiet(np.nanmean, column, axis=1)
-    return figures.Line(name, history.steps, mean, nothing, nothing, single)
+    single = [_known(history.steps, values) for values in column.T] if few else ()
+    steps, mean = _known(history.steps, quiet(np.nanmean, column, axis=1))
+    nothing = np.full(len(steps), np.nan)
+    return figures.Line(name, steps, mean, nothing, nothing, single)
+
+
+def _known(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    known = np.isfinite(values)
+    return steps[known], values[known]
 
 
 def of_settings(run: RunRecord) -> Section:
@@ -112,7 +124,7 @@ def of_settings(run: RunRecord) -> Section:
 
 
 def _shown(value: Any) -> str:
-    return printable(value) if isinstance(value, dict) else formatting.setting(value)
+    return printable(value) if isinstance(value, dict | str) else formatting.setting(value)
 
 
 def of_unevaluated(runs: Sequence[RunRecord]) -> Section | None:

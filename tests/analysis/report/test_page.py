@@ -359,12 +359,13 @@ def test_a_single_run_has_findings_metrics_films_and_settings(tmp_path: Path) ->
     (folder / "play.gif").write_bytes(b"GIF89a")
     page = reported(tmp_path)
     finding = page.table("finding", "try")[f"no-better-than-random {folder}"]
-    assert "uniform actions 1e+06" in finding["what looks wrong"]
+    assert "uniform actions 1e+06" in finding["evidence"]
     assert "Uniform actions return 1e+06." in page.text
     assert {"what-looks-wrong", "metrics", "films", "all-settings"} <= set(page.identifiers())
     (film,) = page.all("img")
     assert str(film["src"]).startswith("data:image/gif;base64,R0lGODlh")
     assert page.table("setting", "value")["actor_lr"]["value"] == "0.0003"
+    assert ["env", "Hopper-v5"] in [row for table in page.tables for row in table]
     assert (tmp_path / "report/metrics.svg").exists()
 
 
