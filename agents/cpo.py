@@ -160,8 +160,7 @@ def with_advantages(critics: ValueAndCost, batch: Transition, config: Config) ->
     advantage = buffers.generalised_advantages(
         batch, rewards, value, next_value, discount, trace_decay
     )
-    extras = {**batch.extras, "advantage": advantage, "value": value}
-    return batch.replace(extras=extras)
+    return batch.replace(extras={**batch.extras, "advantage": advantage, "value": value})
 
 
 def observe_costs(
@@ -231,6 +230,7 @@ def update(
     rollout = with_advantages(state.critics.parameters, batch, config)
     target = rollout.extras["advantage"] + rollout.extras["value"]
     actor, metrics = policy_step(state, rollout, config)
+    metrics |= buffers.explained_variance(rollout)
     batch = batch.replace(next_observation=None)  # no minibatch needs it
 
     def epoch(critics: networks.Trained, key: Array) -> tuple[networks.Trained, Metrics]:

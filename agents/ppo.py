@@ -180,8 +180,7 @@ def with_advantages(networks: ActorCritic, batch: Transition, config: Config) ->
     advantage = buffers.generalised_advantages(
         batch, batch.reward, value, next_value, config.discount, config.trace_decay
     )
-    extras = {**batch.extras, "advantage": advantage, "value": value}
-    return batch.replace(extras=extras)
+    return batch.replace(extras={**batch.extras, "advantage": advantage, "value": value})
 
 
 # [1, eq. 7]
@@ -247,7 +246,8 @@ def update(
             rollout = with_advantages(actor_critic.parameters, batch, config)
         (rows,) = buffers.minibatches(key_order, (rollout,), config.batch_size)
         keys = jax.random.split(key_loss, len(rows.reward))
-        return actor_critic.fit(adam, loss, (rows, keys))
+        actor_critic, metrics = actor_critic.fit(adam, loss, (rows, keys))
+        return actor_critic, metrics | buffers.explained_variance(rollout)
 
     keys = jax.random.split(key, config.num_epochs)
     actor_critic, metrics = jax.lax.scan(epoch, state.actor_critic, keys)

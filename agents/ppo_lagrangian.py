@@ -177,8 +177,7 @@ def with_advantages(critics: ValueAndCost, batch: Transition, config: Config) ->
     advantage = buffers.generalised_advantages(
         batch, rewards, value, next_value, discount, trace_decay
     )
-    extras = {**batch.extras, "advantage": advantage, "value": value}
-    return batch.replace(extras=extras)
+    return batch.replace(extras={**batch.extras, "advantage": advantage, "value": value})
 
 
 # [1], OmniSafe
@@ -245,7 +244,8 @@ def update(
             rollout = combined(actor_critic.parameters.critics, state, batch, config)
         (rows,) = buffers.minibatches(key_order, (rollout,), config.batch_size)
         keys = jax.random.split(key_loss, len(rows.reward))
-        return actor_critic.fit(optimiser(step, config), loss, (rows, keys))
+        actor_critic, metrics = actor_critic.fit(optimiser(step, config), loss, (rows, keys))
+        return actor_critic, metrics | buffers.explained_variance(rollout)
 
     keys = jax.random.split(key, config.num_epochs)
     actor_critic, metrics = jax.lax.scan(epoch, state.actor_critic, keys)

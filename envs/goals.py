@@ -91,11 +91,11 @@ class HostReward:
     def on_host(self, achieved: Any, goal: Any) -> np.ndarray:
         """The rewards [...] float32 for goals [..., G]."""
         size = np.shape(achieved)[-1]
-        rows = [np.asarray(x, np.float64).reshape(-1, size) for x in (achieved, goal)]
+        reached, asked = (np.asarray(x, np.float64).reshape(-1, size) for x in (achieved, goal))
         if self.one_by_one:
-            rewards: Any = [self.compute(x, y, {}) for x, y in zip(*rows, strict=True)]
+            rewards: Any = [self.compute(x, y, {}) for x, y in zip(reached, asked, strict=True)]
         else:
-            rewards = self.compute(*rows, {})
+            rewards = self.compute(reached, asked, {})
         return np.asarray(rewards, np.float32).reshape(np.shape(achieved)[:-1])
 
 

@@ -165,6 +165,18 @@ class Agent(Protocol):
 
 PARTS = ("Config", "experience", "check", "init", "act", "update")  # required of every agent
 
+# Settings that mean the same in every agent that has them, so that others may read them: gamma of
+# the critics; r -> reward_scale r + reward_shift; rewards divided by the std of returns; rewards in
+# [-1, 1]; the largest sum of costs of an episode.
+COMMON = (
+    "discount",
+    "reward_scale",
+    "reward_shift",
+    "normalise_rewards",
+    "clip_rewards",
+    "cost_limit",
+)
+
 
 def check(agent: Any, spec: EnvSpec, config: Any) -> None:
     """Raise `ValueError` for settings out of range, and those that the agent refuses."""

@@ -6,6 +6,7 @@ Reference: Towers et al., Gymnasium, arXiv:2407.17032.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -42,6 +43,7 @@ class Hosted:
         num_tasks: how many tasks the environments play in turn.
         at_end: called before environments whose episodes have ended are reset.
         tolerant: whether numbers that are not finite are accepted, where others share the batch.
+        seconds: how long all steps took so far.
     """
 
     def __init__(self, vector_env: VectorEnv, name: str, lent: bool = False) -> None:
@@ -73,6 +75,7 @@ class Hosted:
         self.num_tasks = first.num_tasks if isinstance(first, WithGoal) else 1
         self.save_failure: str | None = None
         self.tolerant = False
+        self.seconds = 0.0
         self.at_end: Callable[[], None] = lambda: None
         self._observes_time = False
         self._bare_spec: EnvSpec | None = None  # without the last step, where agents observe that
@@ -123,6 +126,7 @@ class Hosted:
         `EnvironmentFailed`.
         """
         environment_action = self._denormalised(np.asarray(action))
+        began = time.perf_counter()
         raw, reward, terminated, truncated, info = self._calls.step(environment_action)
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         ended = terminated | truncated
@@ -147,6 +151,7 @@ class Hosted:
                 self.at_end()
                 observation = self._begin_again(next_observation, ended)
             self._require_finite(observation, "observation")
+        self.seconds += time.perf_counter() - began
         self._require_finite(next_observation, "observation")
         after, bare = next_observation, self._bare_spec
         if bare is not None:

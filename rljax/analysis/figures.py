@@ -129,6 +129,25 @@ def intervals(
     return figure
 
 
+def panels(lines: Mapping[str, Line], style: LineStyle, x_label: str) -> Any:
+    """A figure with a small panel for each line, two in a row."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    rows = -(-len(lines) // 2)
+    with matplotlib.rc_context(RC | {"font.size": 7}):
+        figure = Figure(figsize=(5.2, 0.4 + 1.35 * rows), layout="constrained")
+        axes = figure.subplots(rows, 2, squeeze=False).ravel()
+        for panel in axes[len(lines) :]:
+            panel.set_axis_off()
+        for panel, (name, line) in zip(axes, lines.items(), strict=False):
+            draw_line(panel, line, style)
+            finish_panel(panel, name, x_label, None)
+            panel.set_title(name, fontsize=8)
+            panel.grid(color=GRID, linewidth=0.6)
+    return figure
+
+
 @contextlib.contextmanager
 def _figure(height: float) -> Iterator[tuple[Any, Any]]:
     """`height` is in inches; the width fits a telephone."""

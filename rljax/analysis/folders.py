@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -128,6 +129,51 @@ def read(folder: Path) -> RunRecord:
     for number, by_step in sorted(by_learner.items()):
         run.learners.append(_learner(run, number, [by_step[step] for step in sorted(by_step)]))
     return run
+
+
+def read_unevaluated(folder: Path) -> RunRecord | None:
+    """The run in `folder`, without learners, if it had no environment; None for others."""
+    try:
+        config, summary = records.read_config(folder), records.read_summary(folder)
+    except (ValueError, OSError):
+        return None
+    return RunRecord(folder, config, summary, set()) if config["environment"] == "none" else None
+
+
+def read_metric(folder: Path, metric: str) -> RunRecord:
+    """Read the run in `folder` with a metric of its updates in place of returns, also one without
+    evaluations.
+
+    Raises `ValueError` for a metric that it does not have, or damaged files, and `OSError`.
+    """
+    config, lines = records.read_config(folder), records.read(folder, "metrics")
+    run = RunRecord(folder, config, records.read_summary(folder), set())
+    for number, learner in enumerate(config["learners"]):
+        values = [
+            {"step": line["step"], "learner": number, "seed": learner["seed"], "returns": [value]}
+            for line in lines
+            if (value := _of_learner(line.get(metric), number)) is not None
+        ]
+        if values:
+            run.learners.append(_learner(run, number, values))
+    if not run.learners:
+        names = sorted({name for line in lines for name, x in line.items() if isinstance(x, list)})
+        near = difflib.get_close_matches(metric, names, n=1)
+        nearest = f" Nearest: {near[0]}." if near else ""
+        has = ", ".join(names) if names else "none yet"
+        raise ValueError(
+            f"--metric is '{metric}', of which the run in '{folder}' has no number.{nearest} Its "
+            f"metrics: {has}."
+        )
+    return run
+
+
+def _of_learner(values: Any, learner: int) -> float | None:
+    if not isinstance(values, list) or learner >= len(values):
+        return None
+    value = values[learner]
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number else None
 
 
 def _changed(folder: Path) -> list[str]:

@@ -51,6 +51,11 @@ def number(value: float, places: int) -> str:
     return f"{value:,.{places}f}"
 
 
+def plain(value: float) -> str:
+    """A number with four digits."""
+    return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:.3g}"
+
+
 def interval(estimate: Estimate, places: int) -> str:
     """The interval of an estimate, as "low to high"."""
     if not np.isfinite(estimate.low):

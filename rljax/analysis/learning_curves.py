@@ -37,26 +37,30 @@ def plot(
     paths: Sequence[Path],
     output: Path | None = None,
     signal: str | None = None,
+    metric: str | None = None,
 ) -> Path:
-    """Draw the evaluation returns of runs, or sums of a `signal` such as "cost", into a file, and
-    return its path.
+    """Draw the evaluation returns of runs, or sums of a `signal` such as "cost", or a `metric` of
+    metrics.jsonl such as "actor/kl", into a file, and return its path.
 
     The file is .png, .svg or .pdf, by default curve.png in the first run's folder. A curve is the
     mean over learners with the same agent, settings and task, its band the mean's 95 % bootstrap
     interval. Fewer than five learners have no band; that of a single learner is over its episodes.
 
-    Raises `ValueError` for no paths, a path that is no evaluated run, an unknown suffix, or a
-    missing signal.
+    Raises `ValueError` for no paths, a path that is no evaluated run, an unknown suffix, both a
+    signal and a metric, or a missing one.
     """
     if not paths:
         raise ValueError(
             "there is no run to plot. Name the folder of one or more: rljax plot "
             "runs/sac/Hopper-v5/*"
         )
-    file = "curve.png" if signal is None else f"curve-{signal.replace('/', '-')}.png"
+    if signal is not None and metric is not None:
+        raise ValueError("--signal is of evaluations, --metric of training: give one of them.")
+    drawn = signal or metric
+    file = "curve.png" if drawn is None else f"curve-{drawn.replace('/', '-')}.png"
     output = Path(output) if output is not None else Path(paths[0]) / file
     distinct = {Path(path).resolve(): Path(path) for path in paths}
-    runs = [_read(path) for path in distinct.values()]
+    runs = [_read(path, metric) for path in distinct.values()]
     outputs.require_makeable(output)
     names = labels.task_names(dict.fromkeys(run.task for run in runs))
     label = labels.row_labels(runs)
@@ -65,7 +69,7 @@ def plot(
         for run in runs
         for learner in run.learners
     ]
-    return draw(curves, output, y_label=f"evaluation {signal or 'return'}")
+    return draw(curves, output, y_label=metric or f"evaluation {signal or 'return'}")
 
 
 def _drawn(learner: folders.LearnerRecord, signal: str | None) -> list[dict[str, Any]]:
@@ -127,11 +131,13 @@ def draw(
     return figures.save(figure, output)
 
 
-def _read(path: Path) -> folders.RunRecord:
+def _read(path: Path, metric: str | None) -> folders.RunRecord:
     if not path.is_dir():
         raise ValueError(
             f"'{path}' is not a run: there is no such folder. Where runs are kept: ls -d runs/*/*/*"
         )
+    if metric is not None:
+        return folders.read_metric(path, metric)
     records.read_config(path)
     if not records.read(path, "evaluations"):
         raise ValueError(
@@ -192,7 +198,8 @@ def _line(curve: Curve) -> figures.Line:
     if seeds < len(learners):
         label += f", {len(learners)} learners"
     if len(learners) == 1:
-        label += ", band over its episodes" if np.isfinite(low).any() else ", no band"
+        label += ", band over its episodes" if np.isfinite(low).any() else ""
+        label += ", no band" if curve.episodes and not np.isfinite(low).any() else ""
         return figures.Line(label + ")", steps, centre, low, high)
     single = [
         (sorted(by_step), [by_step[step] for step in sorted(by_step)])
@@ -204,9 +211,11 @@ def _line(curve: Curve) -> figures.Line:
 
 def _caption(curves: Sequence[Curve]) -> str:
     episodes = sorted(set().union(*(curve.episodes for curve in curves)))
-    number = formatting.span(f"{episodes[0]:,}", f"{episodes[-1]:,}")
-    unit = "episode" if episodes == [1] else "episodes"
-    text = f"{number} {unit} per evaluation; line: mean, band: its 95 % bootstrap interval"
+    text = "line: mean, band: its 95 % bootstrap interval"
+    if episodes:
+        number = formatting.span(f"{episodes[0]:,}", f"{episodes[-1]:,}")
+        unit = "episode" if episodes == [1] else "episodes"
+        text = f"{number} {unit} per evaluation; {text}"
     if any(len({record["learner"] for record in curve.evaluations}) > 1 for curve in curves):
         text += f" over seeds, from {estimators.FEWEST} on; thin: single seeds"
     return text

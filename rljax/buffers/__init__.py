@@ -33,6 +33,7 @@ from rljax.buffers.rollout import (
     Rollout,
     beside,
     discounted_sums,
+    explained_variance,
     generalised_advantages,
     minibatches,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "declaration",
     "discounted_sums",
     "draw_of",
+    "explained_variance",
     "generalised_advantages",
     "minibatches",
     "n_step_returns",

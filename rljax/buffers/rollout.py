@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.agent import MEMORY, Array, Transition
+from rljax.agent import MEMORY, Array, Metrics, Transition
 from rljax.buffers.dataset import drawn_rows
 from rljax.buffers.experience import Experience, Supply, T, declaration
 from rljax.buffers.rows import apart, beginnings, repeated_rows
@@ -106,6 +106,22 @@ def generalised_advantages(
     going_on = (1.0 - ended).reshape(*ended.shape, *kinds)
     delta = rewards + discount * alive * next_values - values
     return discounted_sums(delta, discount * trace_decay * going_on)
+
+
+def explained_variance(rollout: Transition) -> Metrics:
+    """The metric of a rollout [T, E, ...] with its critic's values V in its extras:
+
+      1 - Var(R - V) / Var(R)      R: the extra "target", or "advantage" + V
+
+    1 is a critic that knows all returns, 0 one that knows their mean. Of K kinds of reward, [T, E,
+    K], the first counts.
+    """
+    value, extras = rollout.extras["value"], rollout.extras
+    target = extras["target"] if "target" in extras else extras["advantage"] + value
+    kinds = value.ndim > rollout.reward.ndim
+    value, target = (x[..., 0] if kinds else x for x in (value, target))
+    unexplained = (target - value).var() / jnp.maximum(target.var(), 1e-8)
+    return {"critic/explained_variance": 1.0 - unexplained}
 
 
 def minibatches(key: Array, rollout: Any, size: int) -> Any:

@@ -1,4 +1,4 @@
-"""Commands that show the results of runs: rljax plot | report | select | watch."""
+"""Commands that show the results of runs: rljax plot | report | diagnose | select | watch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from rljax.cli import options as shared
 
 @dataclasses.dataclass
 class Plot:
-    """Draw the evaluation curves of runs: one for learners with the same agent, settings and
-    task.
+    """Draw the evaluation curves of runs, or their metrics: one for learners with the same agent,
+    settings and task.
     """
 
     runs: shared.Folders  # folders of runs
     output: Annotated[Path | None, shared.OUTPUT] = None  # .png or .svg; default FIRST/curve.png
     # draw the sums of this signal over episodes, such as cost, in place of returns
     signal: str | None = None
+    # draw this metric of the training, such as actor/kl, in place of returns
+    metric: str | None = None
 
 
 @dataclasses.dataclass
@@ -36,6 +38,13 @@ class ReportOptions(Paths):
     output: Annotated[Path, shared.OUTPUT] = Path("report.html")
     # compare at this step; default: at the end of the runs' budget, which must be the same
     at: int | None = None
+
+
+@dataclasses.dataclass
+class Diagnose:
+    """Say what looks wrong in a run, by its records, with the evidence and what to try."""
+
+    run: shared.Folder  # folder of the run
 
 
 @dataclasses.dataclass
@@ -61,7 +70,8 @@ def plot(arguments: list[str]) -> None:
     options = shared.parse(Plot, arguments, "plot")
     from rljax.analysis import learning_curves
 
-    print(learning_curves.plot(options.runs, options.output, signal=options.signal))
+    drawn = {"signal": options.signal, "metric": options.metric}
+    print(learning_curves.plot(options.runs, options.output, **drawn))
 
 
 def report(arguments: list[str]) -> None:
@@ -70,6 +80,14 @@ def report(arguments: list[str]) -> None:
     from rljax.analysis import report
 
     print(report.write(options.paths, options.output, options.at))
+
+
+def diagnose(arguments: list[str]) -> None:
+    """rljax diagnose"""
+    options = shared.parse(Diagnose, arguments, "diagnose")
+    from rljax.analysis import diagnosis
+
+    print(diagnosis.text(options.run))
 
 
 def select(arguments: list[str]) -> None:

@@ -29,9 +29,10 @@ training
 looking at results
   eval DIR                 play complete episodes with the policy of a run
   play DIR                 write a video of the policy (and Brax's HTML view), or show it in the
-                           terminal
-  plot DIR...              draw learning curves with intervals
+                           terminal or a window
+  plot DIR...              draw learning curves with intervals, or any metric: --metric actor/kl
   report DIR...            compare all runs in and below folders on one page:  rljax report runs/
+  diagnose DIR             say what looks wrong in a run, and what to try
   select DIR...            choose among runs by criteria that need only data
   watch DIR...             follow running runs in the terminal
   list                     agents, environments and presets
@@ -41,6 +42,9 @@ environments and data
 changing an agent
   new FILE --from AGENT    copy an agent to a file of your own, to change and train:
                            rljax train ./mine.py ...
+this machine
+  doctor                   devices, packages, cache, rendering, extras, disk: what is wrong, and how
+                           to mend it
 
 `rljax COMMAND --help` explains a command; `rljax train AGENT --help` explains each hyperparameter
 of an agent.
@@ -93,7 +97,7 @@ def train_file(path: str) -> None:
 
 
 def _commands() -> dict[str, Callable[[list[str]], None]]:
-    from rljax.cli import agents, analysis, data, environments, policies, training
+    from rljax.cli import agents, analysis, data, doctor, environments, policies, training
 
     return {
         "train": training.train,
@@ -104,12 +108,14 @@ def _commands() -> dict[str, Callable[[list[str]], None]]:
         "play": policies.play,
         "plot": analysis.plot,
         "report": analysis.report,
+        "diagnose": analysis.diagnose,
         "select": analysis.select,
         "watch": analysis.watch,
         "env": environments.main,
         "data": data.main,
         "list": agents.list_names,
         "new": agents.new,
+        "doctor": doctor.doctor,
     }
 
 

@@ -38,6 +38,7 @@ class PlayOptions(shared.Trust, shared.LearnerOptions):
     episodes: int = 1  # one after another, each from its first to its last state
     output: Annotated[Path | None, shared.OUTPUT] = None  # file to write; default DIR/play.mp4
     terminal: bool = False  # print the episode as text instead: environments on grids
+    window: bool = False  # show it in a window instead: Gymnasium's environments, with a display
 
 
 def evaluate_run(arguments: list[str]) -> None:
@@ -68,9 +69,13 @@ def play(arguments: list[str]) -> None:
     names = ("learner", "best", "seed", "max_steps", "episodes")
     episode: dict[str, Any] = {name: getattr(options, name) for name in names}
     folder = options.folder(options.run)
-    if options.terminal:
+    if options.terminal and options.window:
+        raise ValueError("--terminal and --window are two ways to show an episode: give one.")
+    if options.window:
+        lines = videos.window(folder, **episode)
+    elif options.terminal:
         lines = videos.tell(folder, **episode, colours=sys.stdout.isatty())
     else:
         lines = videos.play(folder, **episode, output=options.output)
     for line in lines:
-        print(line)
+        print(line, flush=True)

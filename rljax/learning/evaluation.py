@@ -17,7 +17,7 @@ import numpy as np
 
 from rljax import agent as contract
 from rljax import envs
-from rljax.agent import Agent, Array, EnvSpec, Step, acting, choose, first_memory
+from rljax.agent import Agent, Array, EnvSpec, Step, acting, choose, first_memory, mask_of
 from rljax.distributed import processes
 from rljax.distributed.devices import local
 from rljax.envs import signals
@@ -28,8 +28,10 @@ from rljax.learning.drivers.driver import EVALUATE, environment_seeds, keys_of
 from rljax.learning.learner import flat, per_learner
 from rljax.learning.programs import Contents, compiled, shared
 from rljax.learning.settings import Settings
+from rljax.networks import distributions
 
 LIMIT = 10_000  # steps of an evaluated episode, where the environment has no limit
+AT_BOUND = 0.99  # numbers of actions, in [-1, 1], count as at a bound from here on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +44,10 @@ class Episodes:
     success: np.ndarray | None = None  # [P, N] in {0, 1}, if reported
     # [P, N] sums by name
     signals: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    # [P, N] largest absolute reward of a step
+    largest_reward: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 0)))
+    # [P, N] sums over steps of `share_at_bounds`; None without numbers in actions
+    at_bounds: np.ndarray | None = None
 
     def of(self, learner: int) -> Episodes:
         """One learner's, [N] each."""
@@ -59,6 +65,30 @@ class Episodes:
             "signals": {name: sums[learner].tolist() for name, sums in self.signals.items()},
         }
         return {name: entry for name, entry in entries.items() if entry}
+
+    def extremes(self, learner: int) -> dict[str, float]:
+        """One learner's largest absolute reward, and the share of its actions at their bounds."""
+        extremes = {"largest_reward": float(self.largest_reward[learner].max())}
+        if self.at_bounds is not None:
+            steps = max(self.lengths[learner].sum(), 1)
+            extremes["at_bounds"] = float(self.at_bounds[learner].sum() / steps)
+        return extremes
+
+
+def share_at_bounds(action: Any, spec: EnvSpec) -> Any:
+    """The share [...] of the numbers in actions [..., A] that lie at their bounds."""
+    return (abs(action[..., : spec.numbers]) >= AT_BOUND).mean(axis=-1)
+
+
+def uniform(spec: EnvSpec) -> Callable[[Any, Any, Any], Array]:
+    """Uniform actions [P, N, ...] for observations [P, N, O...], keys [P] and a time []."""
+
+    def draw(observation: Any, key: Array, time: Array) -> Array:
+        leading = jax.tree.leaves(observation)[0].shape[:1]
+        key = jax.random.fold_in(key, time)
+        return distributions.uniform(key, spec, leading, mask_of(observation))
+
+    return jax.vmap(draw, in_axes=(0, 0, None))
 
 
 def policy(agent: Agent) -> Callable[[Any, Any, Any, Any, Any, Any], tuple[Array, Any]]:
@@ -145,6 +175,18 @@ class PolicyProgram:
         return policy(self.agent.module)(*arguments)
 
 
+@dataclasses.dataclass(frozen=True)
+class UniformProgram:
+    """The compiled policy of uniform actions."""
+
+    spec: EnvSpec
+
+    @compiled()
+    def act(self, *arguments: Any) -> Array:
+        """See `uniform`."""
+        return uniform(self.spec)(*arguments)
+
+
 class HostedEvaluator:
     """Plays N episodes of each of P learners in environments on the host."""
 
@@ -154,28 +196,39 @@ class HostedEvaluator:
         self.hosted.tolerant = num_learners > 1
         self.policy = PolicyProgram(Contents(agent))
 
-    def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
+    def __call__(
+        self, state: Any, seeds: Sequence[int], config: Any, random: bool = False
+    ) -> Episodes:
         """See `CompiledEvaluator`; the first process alone plays."""
         whole = local(state)
-        return processes.on_first(lambda: self._episodes(whole, seeds, config))
+        return processes.on_first(lambda: self._episodes(whole, seeds, config, random))
 
-    def _episodes(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
+    def _episodes(self, state: Any, seeds: Sequence[int], config: Any, random: bool) -> Episodes:
         number = self.hosted.num_envs
         rows = (self.num_learners, number // self.num_learners)
         keys = _keys(seeds, self.num_learners)
         decide = shared(self.policy, (state, config)).act
+        draw = shared(UniformProgram(self.spec), None).act
         memory = first_memory(self.policy.agent.module, self.spec, config, *rows)
         observation = self.hosted.reset(seeds)
         done = np.zeros(number, np.bool_)
         returns, lengths = np.zeros(number), np.zeros(number, np.int64)
         success = np.full(number, np.nan)
         sums = {name: np.zeros(number) for name in signals.names(self.spec.signals)}
+        largest, at_bounds = np.zeros(number), np.zeros(number)
         for time in range(self.spec.max_episode_steps or LIMIT):
             if done.all():
                 break
-            observations = per_learner(observation, rows)
-            action, memory = decide(state, observations, keys, np.int32(time), config, memory)
-            step = self.hosted.step(flat(np.asarray(action)))
+            observations, now = per_learner(observation, rows), np.int32(time)
+            if random:
+                action = draw(observations, keys, now)
+            else:
+                action, memory = decide(state, observations, keys, now, config, memory)
+            actions = flat(np.asarray(action))
+            step = self.hosted.step(actions)
+            largest = np.maximum(largest, np.where(done, 0.0, np.abs(step.reward)))
+            if self.spec.numbers:
+                at_bounds += np.where(done, 0.0, share_at_bounds(actions, self.spec))
             ended = (step.terminated | step.truncated) & ~done
             returns[~done], lengths[~done] = step.episode_return[~done], step.episode_length[~done]
             success[ended] = self.hosted.success[ended]
@@ -184,7 +237,8 @@ class HostedEvaluator:
             done |= ended
             observation = step.observation
         known = None if np.isnan(success).any() else success
-        columns = (returns, lengths, ~done, known, sums)
+        shares = at_bounds if self.spec.numbers else None
+        columns = (returns, lengths, ~done, known, sums, largest, shares)
         return Episodes(*jax.tree.map(lambda x: x.reshape(rows), columns))
 
     def close(self) -> None:
@@ -201,33 +255,49 @@ class EpisodeProgram:
     num_learners: int
 
     @compiled()
-    def episodes(self, state: Any, keys: Array, policy_keys: Array, config: Any) -> tuple[Any, ...]:
+    def episodes(
+        self, state: Any, keys: Array, policy_keys: Array, config: Any, random: Array
+    ) -> tuple[Any, ...]:
         """The fields of `Episodes`, [P x N] each.
 
-        `keys` [P x N] are of the environments, `policy_keys` [P] of the learners' policies.
+        `keys` [P x N] are of the environments, `policy_keys` [P] of the learners' policies. Where
+        `random` [] is True, actions are uniform: environments take long to compile a second time.
         """
         number = keys.shape[0]
         rows = (self.num_learners, number // self.num_learners)
-        decide = policy(self.agent.module)
+        spec = self.environment.spec
+        decide, draw = policy(self.agent.module), uniform(spec)
         key_reset, key_step = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
 
         def body(carry: Any) -> Any:
             time, observation, environment, done, results, memory = carry
             observations = per_learner(observation, rows)
-            action, memory = decide(state, observations, policy_keys, time, config, memory)
+            action, memory = jax.lax.cond(
+                random,
+                lambda memory: (draw(observations, policy_keys, time), memory),
+                lambda memory: decide(state, observations, policy_keys, time, config, memory),
+                memory,
+            )
+            actions = flat(action)
             steps = jax.vmap(jax.random.fold_in, in_axes=(0, None))(key_step, time)
-            step, environment = self.environment.step(steps, environment, flat(action))
+            step, environment = self.environment.step(steps, environment, actions)
             ended = (step.terminated | step.truncated) & ~done
             sums = signals.numbers(step.episode_signals, leading=1)
-            latest = (step.episode_return, step.episode_length, step.success, sums)
+            *_, largest, at_bounds = results
+            largest = jnp.maximum(largest, jnp.abs(step.reward))
+            if at_bounds is not None:
+                at_bounds += share_at_bounds(actions, spec)
+            of_episode = (step.episode_return, step.episode_length, step.success, sums)
+            latest = (*of_episode, largest, at_bounds)
             results = jax.tree.map(lambda x, new: jnp.where(done, x, new), results, latest)
             return time + 1, step.observation, environment, done | ended, results, memory
 
         observation, environment = self.environment.reset(key_reset)
-        spec, zeros = self.environment.spec, jnp.zeros(number)
+        zeros = jnp.zeros(number)
         reports = jax.eval_shape(self._first_step, key_step, environment).success is not None
         sums = dict.fromkeys(signals.names(spec.signals), zeros)
-        results = (zeros, jnp.zeros(number, jnp.int32), zeros if reports else None, sums)
+        success, at_bounds = zeros if reports else None, zeros if spec.numbers else None
+        results = (zeros, jnp.zeros(number, jnp.int32), success, sums, zeros, at_bounds)
         memory = first_memory(self.agent.module, spec, config, *rows)
         done, limit = jnp.zeros(number, jnp.bool_), spec.max_episode_steps or LIMIT
         *_, done, results, _ = jax.lax.while_loop(
@@ -235,8 +305,8 @@ class EpisodeProgram:
             body,
             (jnp.zeros((), jnp.int32), observation, environment, done, results, memory),
         )
-        returns, lengths, success, sums = results
-        return returns, lengths, ~done, success, sums
+        returns, lengths, *others = results
+        return returns, lengths, ~done, *others
 
     def _first_step(self, keys: Array, environment: Any) -> Step:
         spec = self.environment.spec
@@ -251,11 +321,14 @@ class CompiledEvaluator:
         self.num_learners, self.spec = num_learners, environment.spec
         self.program = EpisodeProgram(Contents(agent), environment, num_learners)
 
-    def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
-        """Play one episode from each of `seeds` [P x N]."""
+    def __call__(
+        self, state: Any, seeds: Sequence[int], config: Any, random: bool = False
+    ) -> Episodes:
+        """Play one episode from each of `seeds` [P x N]; with `random`, by uniform actions."""
         policy_keys = _keys(seeds, self.num_learners)
         play = shared(self.program, (state, config)).episodes
-        columns = jax.device_get(local(play(state, keys_of(seeds), policy_keys, config)))
+        played = play(state, keys_of(seeds), policy_keys, config, np.bool_(random))
+        columns = jax.device_get(local(played))
         return Episodes(*jax.tree.map(lambda x: x.reshape(self.num_learners, -1), columns))
 
     def close(self) -> None:
@@ -286,6 +359,11 @@ def seeds_of(seeds: Sequence[int], step: int, episodes: int) -> list[int]:
     return [x for seed in seeds for x in environment_seeds(seed, EVALUATE, step, number=episodes)]
 
 
-def evaluate(evaluator: Any, state: Any, settings: Settings, step: int, config: Any) -> Episodes:
-    """Play `eval_episodes` episodes with each learner, seeded by its seed and the step."""
-    return evaluator(state, seeds_of(settings.seeds, step, settings.eval_episodes), config)
+def evaluate(
+    evaluator: Any, state: Any, settings: Settings, step: int, config: Any, random: bool = False
+) -> Episodes:
+    """Play `eval_episodes` episodes with each learner, seeded by its seed and the step; with
+    `random`, by uniform actions.
+    """
+    seeds = seeds_of(settings.seeds, step, settings.eval_episodes)
+    return evaluator(state, seeds, config, random)

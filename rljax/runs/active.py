@@ -394,13 +394,14 @@ class ActiveRun:
     def _evaluate(self) -> list[Event]:
         self.view.status("evaluating")
         training, controls = self.training, self.controls
-        best = training.best_return
+        best, is_first = training.best_return, training.random_return is None
         lines = training.evaluate()
         self.wall = time.perf_counter() - self.began
         for line in lines:
             record = line | {"wall_seconds": self.wall}
             self._unwritten.append(functools.partial(self.recorder.evaluation, record))
-        self.view.evaluated(training.step, training.last_return, training.last_signals)
+        random = training.random_return if is_first else None
+        self.view.evaluated(training.step, training.last_return, training.last_signals, random)
         self._warn()
         events: list[Event] = [of_evaluation(lines, training.step, controls)]
         better = training.best_return > best

@@ -29,8 +29,16 @@ class View:
     def update(self, step: int, speed: float, latest: float) -> None:
         """A chunk has ended: steps, steps per second and last return (or NaN)."""
 
-    def evaluated(self, step: int, returns: np.ndarray, signals: Mapping[str, np.ndarray]) -> None:
-        """Means of an evaluation's returns [P] and of signals, [P] by name."""
+    def evaluated(
+        self,
+        step: int,
+        returns: np.ndarray,
+        signals: Mapping[str, np.ndarray],
+        random: float | None = None,
+    ) -> None:
+        """Means of an evaluation's returns [P] and of signals, [P] by name, and at first the return
+        of uniform actions.
+        """
 
     def say(self, text: str) -> None:
         """Show a lasting message."""
@@ -107,13 +115,20 @@ class Terminal(View):
             latest="" if math.isnan(latest) else f"return {latest:,.1f}",
         )
 
-    def evaluated(self, step: int, returns: np.ndarray, signals: Mapping[str, np.ndarray]) -> None:
+    def evaluated(
+        self,
+        step: int,
+        returns: np.ndarray,
+        signals: Mapping[str, np.ndarray],
+        random: float | None = None,
+    ) -> None:
         spread = (
             f" (learners {returns.min():,.1f} to {returns.max():,.1f})" if len(returns) > 1 else ""
         )
         sums = "".join(f", {_plain(name)} {means.mean():,.1f}" for name, means in signals.items())
+        chance = "" if random is None else f" (uniform actions {random:,.1f})"
         self.console.print(
-            f"step {step:>10,}  evaluation return {returns.mean():>10,.1f}{spread}{sums}"
+            f"step {step:>10,}  evaluation return {returns.mean():>10,.1f}{spread}{sums}{chance}"
         )
         self.status("training")
 

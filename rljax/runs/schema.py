@@ -47,6 +47,7 @@ CONFIG = {
     "from_parts": list_of(NAME) | NULL,
     "schedule": OBJECT | list_of(list_of(WHOLE | OBJECT)) | NULL,
     "state_bytes": WHOLE,
+    **dict.fromkeys(("first_update", "num_envs"), WHOLE),
     **dict.fromkeys(("base_digest", "command", "processor", "git_revision"), TEXT | NULL),
     **dict.fromkeys(("callbacks", "loggers"), list_of(object_of(name=TEXT))),
     "resumed": list_of(object_of(step=WHOLE, command=TEXT)) | NULL,
@@ -54,7 +55,8 @@ CONFIG = {
     "devices": list_of(TEXT) | NULL,
     "devices_used": list_of(WHOLE),
 }
-LATER = ("resumed", "without_updates", "callbacks", "loggers")  # that older runs lack
+# That older runs lack.
+LATER = ("resumed", "without_updates", "callbacks", "loggers", "first_update", "num_envs")
 NEEDED = tuple(name for name in CONFIG if name not in LATER)
 LINES = {
     "metrics": {"step": WHOLE, "wall_seconds": NUMBER | NULL, "steps_per_second": NUMBER | NULL},
@@ -68,6 +70,8 @@ LINES = {
         "success": list_of(FLAG | NUMBER | NULL) | NULL,
         "signals": LISTS | NULL,
         "wall_seconds": NUMBER | NULL,
+        "random": NUMBERS,
+        **dict.fromkeys(("largest_reward", "at_bounds"), NUMBER | NULL),
     },
     "changes": {"step": WHOLE},
 }
@@ -84,4 +88,6 @@ RESULTS = {
     **dict.fromkeys(
         ("wall_seconds", "compile_seconds", "steps_per_second", "peak_memory_bytes"), NUMBER | NULL
     ),
+    "random_return": NUMBER | NULL,
+    "seconds": object_of(dict.fromkeys(("training", "stepping", "evaluating"), NUMBER | NULL)),
 }

@@ -100,6 +100,11 @@ def means(lines: list[dict[str, float]]) -> dict[str, float]:
     return {name: float(np.mean([line[name] for line in lines])) for name in lines[0]}
 
 
+def explained(advantage: np.ndarray, target: np.ndarray) -> dict[str, float]:
+    """How much of the returns a critic explains that errs by the advantages, as SB3 defines it."""
+    return {"critic/explained_variance": 1.0 - float(np.var(advantage) / np.var(target))}
+
+
 class Learner:
     """A Gaussian policy, and critics of rewards and maybe of costs."""
 

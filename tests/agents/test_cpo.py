@@ -181,6 +181,7 @@ class Reference(on_policy.TrustRegion):
         advantage = (both[0] - both[0].mean()) / (both[0].std() + 1e-8)
         price = (both[1] - both[1].mean()) * self.std(1)
         metrics, lines = self.step(rows, raw, np.stack([advantage, price], axis=1)), []
+        metrics |= on_policy.explained(both[0], targets[0])
         for epoch_key in jax.random.split(key, config.num_epochs):
             for part in on_policy.minibatches(epoch_key, config.batch_size):
                 line, gradient = self.errors(rows[part], [x[part] for x in targets])

@@ -76,13 +76,15 @@ class Reference(on_policy.Learner):
         first, metrics = estimates(), []
         for epoch_key in jax.random.split(key, config.num_epochs):
             both = estimates() if config.recompute_advantages else first
+            explained = on_policy.explained(both[0], both[0] + both[1])
             for part in on_policy.minibatches(jax.random.split(epoch_key)[0], config.batch_size):
                 advantage, value = (x[part] for x in both)
                 target = advantage + value
                 if config.normalise_advantages:
                     advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
                 rows = (observation[part], raw[part], old[part])
-                metrics.append(self.proximal_step(*rows, advantage, [target], value))
+                line = self.proximal_step(*rows, advantage, [target], value)
+                metrics.append(line | explained)
         return on_policy.means(metrics)
 
 

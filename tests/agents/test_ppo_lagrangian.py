@@ -125,9 +125,11 @@ class Reference(on_policy.Learner):
             both = [self.advantages(k, batch, x) for k, x in enumerate((reward, cost))]
             advantage = self.combined(*both)
             targets = [x + self.values(k, observation) for k, x in enumerate(both)]
+            explained = on_policy.explained(both[0], targets[0])
             for part in on_policy.minibatches(jax.random.split(epoch_key)[0], config.batch_size):
                 rows = (observation[part], raw[part], old[part], advantage[part])
-                metrics.append(self.proximal_step(*rows, [x[part] for x in targets]))
+                line = self.proximal_step(*rows, [x[part] for x in targets])
+                metrics.append(line | explained)
         return on_policy.means(metrics) | {
             "cost/multiplier": self.multiplier,
             "cost/episode": 0.0 if episodes is None else episodes,

@@ -108,6 +108,33 @@ def test_other_settings_and_other_data_are_other_curves(tmp_path, panels):
     assert panels["own"].get_xlabel() == "updates, then environment steps"
 
 
+def test_metrics_of_the_training_are_drawn(tmp_path, panels):
+    paths = [run(tmp_path / "a"), run(tmp_path / "b", "fqe", "none", steps=(), data="own.npz")]
+    with records.Recorder(paths[1]) as recorder:
+        for step, value in ((100, 3.0), (200, None), (300, 5.0)):
+            recorder.metrics({"step": step, "critic/loss": [value, 1.0, 1.0]})
+    output = learning_curves.plot(paths, metric="critic/loss")
+    assert output == paths[0] / "curve-critic-loss.png"
+    assert list(panels) == ["Hopper-v5", "own", "caption"]
+    assert panels["own"].get_ylabel() == "critic/loss"
+    assert legend(panels["own"]) == ["fqe (3 seeds)"]
+    _, mean = line(panels["own"], "fqe (3 seeds)").get_data()
+    np.testing.assert_allclose(mean, [5 / 3, 2.0, 7 / 3])  # between its neighbours
+    assert "episodes" not in panels["caption"]
+
+
+def test_a_metric_that_a_run_lacks_is_refused_with_those_that_it_has(tmp_path):
+    path = run(tmp_path / "a")
+    with pytest.raises(
+        ValueError,
+        match=r"'critic/los', of which .* no number\. Nearest: critic/loss\. Its metrics: "
+        r"critic/loss\.$",
+    ):
+        learning_curves.plot([path], metric="critic/los")
+    with pytest.raises(ValueError, match=r"give one of them"):
+        learning_curves.plot([path], signal="cost", metric="critic/loss")
+
+
 def test_where_no_step_is_common_the_learners_are_drawn(tmp_path, panels):
     learning_curves.plot(
         [

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -110,6 +111,30 @@ def test_rows_of_a_data_set_that_minibatches_cannot_share_are_refused(
     )
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(rollout(), data_size=size).check()
+
+
+@pytest.mark.parametrize(("kinds", "named"), [(None, False), (None, True), (2, False)])
+def test_explained_variance_of_returns(kinds: int | None, named: bool) -> None:
+    """A critic that is right up to a constant explains all, one without a clue nothing."""
+    generator = np.random.default_rng(0)
+    returns = generator.normal(5.0, 2.0, (50, 4))
+    noise = generator.normal(0.0, 1.0, returns.shape)
+    for value, expected in (
+        (returns + 3.0, 1.0),
+        (np.full_like(returns, 5.0), 0.0),
+        (returns + noise, 1.0 - noise.var() / returns.var()),
+        (2 * returns.mean() - returns, -3.0),
+    ):
+        arrays = [value, returns - value]
+        if kinds is not None:  # the others do not count
+            arrays = [np.stack([x, generator.normal(size=x.shape)], axis=-1) for x in arrays]
+        extras = {"value": arrays[0], "advantage": arrays[1]}
+        if named:
+            extras |= {"target": returns, "advantage": noise}
+        extras = {name: jnp.asarray(x, jnp.float32) for name, x in extras.items()}
+        batch: Any = Transition(None, None, returns, None, None, None, extras)  # type: ignore[arg-type]
+        metric = buffers.explained_variance(batch)["critic/explained_variance"]
+        np.testing.assert_allclose(metric, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("kinds", [None, 2])

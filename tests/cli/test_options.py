@@ -44,11 +44,13 @@ OPTIONS = {
     "eval": "episodes 10, env None, best False, seed 0, hold, trust False",
     "play": (
         "learner 0, best False, seed 0, max-steps 1000, episodes 1, output None, terminal False, "
-        "trust False"
+        "window False, trust False"
     ),
-    "plot": "output None, signal None",
+    "plot": "output None, signal None, metric None",
     "report": "output report.html, at None",
     "select": "trust False, validation None, discount 0.99",
+    "diagnose": "",
+    "doctor": "",
     "watch": "once False, every 2.0",
     "list": "",
     "new": "from sac",

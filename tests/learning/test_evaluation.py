@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from rljax.agent import Acting, config
+from rljax.agent import Acting, EnvSpec, config
 from rljax.envs.autoreset import AutoReset
 from rljax.learning import agent_state, evaluation
 from rljax.learning.agent_state import AgentState
@@ -18,15 +18,9 @@ from rljax.runs.policies import loading
 from tests.helpers.counting import Counter, Fake, HostedCounter, settings
 
 
-@pytest.mark.slow_after(1)
-@pytest.mark.parametrize(("limit", "cut"), [(None, True), (5, False)])
-@pytest.mark.parametrize("inside", [True, False])
-def test_episodes_that_do_not_end_are_marked(
-    inside: bool, limit: int | None, cut: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(evaluation, "LIMIT", 12)
+def evaluator_of(inside: bool, limit: int | None) -> tuple[Any, AgentState]:
+    """An evaluator of two learners, and their states."""
     agent: Any = Fake()
-    config = settings(2)
     if inside:
         evaluator: Any = evaluation.CompiledEvaluator(agent, AutoReset(Counter(limit)), 2)
         spec = Counter(limit).spec
@@ -39,10 +33,45 @@ def test_episodes_that_do_not_end_are_marked(
     def create(key: Any) -> AgentState:
         return agent_state.create(agent, key, spec, Fake.Config(), Raw())
 
-    state = jax.vmap(create)(jax.random.split(jax.random.key(0), 2))
-    played = evaluator(state, list(range(6)), config)
+    return evaluator, jax.vmap(create)(jax.random.split(jax.random.key(0), 2))
+
+
+@pytest.mark.slow_after(1)
+@pytest.mark.parametrize(("limit", "cut"), [(None, True), (5, False)])
+@pytest.mark.parametrize("inside", [True, False])
+def test_episodes_that_do_not_end_are_marked(
+    inside: bool, limit: int | None, cut: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "LIMIT", 12)
+    evaluator, state = evaluator_of(inside, limit)
+    played = evaluator(state, list(range(6)), settings(2))
     np.testing.assert_array_equal(played.cut, np.full((2, 3), cut))
     np.testing.assert_array_equal(played.lengths, np.full((2, 3), 12 if cut else 5))
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_uniform_actions_change_no_evaluation_of_the_policy(inside: bool) -> None:
+    """The policy's actions lie in [0.25, 0.75]; a reward is the action and the time."""
+    evaluator, state = evaluator_of(inside, 5)
+    seeds, config = list(range(6)), settings(2)
+    policy, chance, again = (
+        evaluator(state, seeds, config, random) for random in (False, True, False)
+    )
+    np.testing.assert_array_equal(policy.returns, again.returns)
+    times = sum(range(1, 6))
+    assert ((policy.returns - times) / 5 > 0.25 - 1e-6).all()
+    assert (np.abs((chance.returns - times) / 5) < 1).all()
+    assert ((chance.returns - times) / 5 < 0.25).any()
+    assert len(np.unique(chance.returns)) == 6
+    assert (np.abs(policy.largest_reward - 5.5) <= 0.25).all()
+    extremes = policy.extremes(1)
+    assert extremes == {"largest_reward": policy.largest_reward[1].max(), "at_bounds": 0.0}
+
+
+def test_the_share_of_numbers_at_their_bounds_leaves_choices_out() -> None:
+    spec = EnvSpec("mixed", (1,), 5, choices=(3,))
+    actions = np.array([[-1.0, 0.995, 2.0], [0.5, -0.98, 1.0]], np.float32)
+    np.testing.assert_array_equal(evaluation.share_at_bounds(actions, spec), [1.0, 0.0])
 
 
 @config

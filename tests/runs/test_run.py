@@ -286,6 +286,20 @@ def test_divergence_stops_names_the_metric_and_keeps_the_last_checkpoint(tmp_pat
     assert checkpoints.steps(out / "checkpoints") == [100]
 
 
+def test_a_random_policy_plays_beside_the_first_evaluation_alone(tmp_path: Path) -> None:
+    out = small_runs.trained("td3", "rljax/Pendulum", 200, tmp_path / "run")
+    first, second = records.read(out, "evaluations")
+    summary = records.read_summary(out)
+    assert len(first["random"]) == len(first["returns"]) == 2
+    assert "random" not in second
+    assert summary["random_return"] == pytest.approx(sum(first["random"]) / 2)
+    assert 0 < first["largest_reward"] < 17
+    assert 0 <= first["at_bounds"] <= 1
+    assert summary["seconds"].keys() == {"training", "stepping", "evaluating"}
+    described = records.read_config(out)
+    assert (described["first_update"], described["num_envs"]) == (64, 1)
+
+
 def test_full_disk_is_one_message_before_anything_is_written(
     tmp_path: Path, monkeypatch: Any
 ) -> None:

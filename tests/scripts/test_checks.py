@@ -21,6 +21,7 @@ from rljax import datasets
 from rljax.agent import EnvSpec
 from rljax.agents import famo2o, recoil
 from rljax.analysis.comparison import mean_difference
+from rljax.analysis.diagnosis import Finding
 from rljax.learning import registry
 from scripts.checks import (
     compare_early_bc,
@@ -28,6 +29,7 @@ from scripts.checks import (
     compare_hindsight,
     compare_returns,
     compare_updates,
+    diagnose_runs,
     revisions,
     run_d3rlpy,
     watch_authors_file,
@@ -399,6 +401,41 @@ def test_damaged_files_are_refused_or_read_as_they_were(tmp_path):
     kinds = json.loads(output.read_text())["kinds"].values()
     assert sum(row["cases"] for row in kinds) == 12
     assert sum(row["failed"] for row in kinds) == 0
+
+
+SICK = diagnose_runs.Case("sac", "rljax/Pendulum", 1, {}, "warm-up")
+HEALTHY = diagnose_runs.Case("sac", "rljax/Pendulum", 1, {})
+
+
+@pytest.mark.parametrize(
+    ("case", "findings", "wrong"),
+    [
+        (SICK, ["warm-up", "no-better-than-random"], ""),
+        (SICK, ["no-better-than-random"], "missed: warm-up"),
+        (HEALTHY, [], ""),
+        (HEALTHY, ["actor-kl"], "false alarm: actor-kl"),
+    ],
+)
+def test_a_sickness_is_missed_or_a_false_alarm_given(case, findings, wrong):
+    assert diagnose_runs.verdict(case, [Finding(name, "", "", "") for name in findings]) == wrong
+
+
+def test_there_are_eight_sick_and_eight_healthy_runs():
+    assert min(len(diagnose_runs.SICK), len(diagnose_runs.HEALTHY)) >= 8
+    for sick, healthy, _ in diagnose_runs.PICTURES.values():
+        assert sick in diagnose_runs.SICK
+        assert healthy in diagnose_runs.HEALTHY
+
+
+@pytest.mark.slow
+def test_sick_and_healthy_runs_are_told_apart(command, tmp_path, capsys):
+    output = tmp_path / "runs.json"
+    words = ("--runs", tmp_path / "runs", "--pictures", tmp_path, "--output", output)
+    with pytest.raises(SystemExit) as end:
+        command(diagnose_runs, *words)
+    assert end.value.code == 0, capsys.readouterr().out
+    assert len(json.loads(output.read_text())) == len(diagnose_runs.SICK | diagnose_runs.HEALTHY)
+    assert all((tmp_path / f"{name}.png").exists() for name in diagnose_runs.PICTURES)
 
 
 def verdict(monkeypatch, outcome, numbers, name="data.npz", damage="bit 1 of byte 2 of 3"):

@@ -10,10 +10,10 @@ from html import escape
 from pathlib import Path
 
 from rljax import __version__
-from rljax.analysis import figures, folders, formatting, suites, tables
+from rljax.analysis import figures, folders, formatting, labels, suites, tables
 from rljax.analysis.folders import RunRecord
 from rljax.analysis.formatting import count
-from rljax.analysis.report import elements, provenance, results, sections
+from rljax.analysis.report import elements, provenance, results, sections, single
 from rljax.analysis.report.elements import Section
 from rljax.analysis.tables import Table
 from rljax.learning import registry
@@ -37,20 +37,23 @@ def write(paths: Sequence[Path], output: Path = Path("report.html"), at: int | N
             f"output is '{output}', it must end in .html: --output {output.with_suffix('.html')}"
         )
     runs, skipped = folders.read_all(paths)
-    if not runs:
+    without = [run for folder, _ in skipped if (run := folders.read_unevaluated(folder))]
+    skipped = [each for each in skipped if each[0] not in {run.folder for run in without}]
+    if not runs and not without:
         reasons = "".join(
             f"\n  {printable(folder)}: {printable(reason)}" for folder, reason in skipped
         )
         raise ValueError(f"there is no run to report on in {formatting.quoted(paths)}.{reasons}")
     arranged = tables.arrange(runs, at)
     arguments = ["rljax", "report", *map(str, paths), *([] if at is None else ["--at", str(at)])]
-    _write_page(output, arranged, skipped, at, shlex.join(arguments))
+    _write_page(output, arranged, without, skipped, at, shlex.join(arguments))
     return output
 
 
 def _write_page(
     output: Path,
     arranged: Sequence[Table],
+    without: Sequence[RunRecord],
     skipped: Sequence[tuple[Path, str]],
     at: int | None,
     command: str,
@@ -71,19 +74,34 @@ def _write_page(
         page.add(sections.of_suite(results.suite_result(suite), styles))
     for result in task_results:
         page.add(sections.of_task(result, styles, sources))
+    for section in _of_runs(runs, without):
+        page.add(section)
     if (settings := provenance.settings(arranged)) is not None:
         page.add(settings)
-    page.add(provenance.cost(arranged, runs))
-    page.add_commands(arranged)
-    page.add_method(at, sources, command)
-    page.write(output, _title(arranged), _lead(arranged, runs, at))
+    every = [*runs, *without]
+    if len(every) == 1:
+        page.add_films(every[0])
+        page.add(single.of_settings(every[0]))
+    if arranged:
+        page.add(provenance.cost(arranged, runs))
+        page.add_commands(arranged)
+        page.add_method(at, sources, command)
+    page.write(output, _title(arranged, without), _lead(arranged, every, at))
 
 
-def _title(arranged: Sequence[Table]) -> str:
-    agents = dict.fromkeys(
-        registry.agent_name(row.agent) for table in arranged for row in table.rows
-    )
-    named = {"agents": list(agents), "tasks": [table.task for table in arranged]}
+def _of_runs(runs: Sequence[RunRecord], without: Sequence[RunRecord]) -> Iterator[Section]:
+    every = [*runs, *without]
+    metrics = single.of_metrics(every[0]) if len(every) == 1 else None
+    sections_of_runs = (single.of_unevaluated(without), single.of_findings(every), metrics)
+    yield from filter(None, sections_of_runs)
+
+
+def _title(arranged: Sequence[Table], without: Sequence[RunRecord]) -> str:
+    names = [row.agent for table in arranged for row in table.rows]
+    agents = dict.fromkeys(map(registry.agent_name, names or [run.agent for run in without]))
+    tasks = [table.task for table in arranged]
+    data = dict.fromkeys(labels.task_name("none", run.config.get("data")) for run in without)
+    named = {"agents": list(agents), "tasks": tasks or list(data)}
     return " on ".join(
         ", ".join(names) if len(names) <= 3 else f"{len(names)} {kind}"
         for kind, names in named.items()
@@ -93,6 +111,8 @@ def _title(arranged: Sequence[Table]) -> str:
 def _lead(arranged: Sequence[Table], runs: Sequence[RunRecord], at: int | None) -> str:
     learners = sum(len(row.learners) for table in arranged for row in table.rows)
     facts = [count(len(runs), "run"), count(learners, "learner"), count(len(arranged), "task")]
+    if not arranged:
+        return f"{count(len(runs), 'run')} without an environment."
     when = "at the end of their budget" if at is None else f"at step {at:,}"
     return f"{', '.join(facts)}, compared {when}."
 
@@ -156,6 +176,11 @@ class _Page:
             pictures.append(elements.figure_html(svg, drawing.description, drawing.caption))
         self._html.append(section.html(slug, "".join(pictures), self._styles))
         self._markdown += section.markdown()
+
+    def add_films(self, run: RunRecord) -> None:
+        if html := single.films(run):
+            content = f'<div class="figures">{html}</div>'
+            self._html.append(elements.section_html(self._slug("Films"), "Films", content))
 
     def add_commands(self, arranged: Sequence[Table]) -> None:
         content = f"\n{provenance.commands_html(arranged)}"

@@ -59,6 +59,17 @@ class TaskResult:
         )
 
     @property
+    def random_return(self) -> float | None:
+        """The mean return of uniform actions, where runs have played them."""
+        returns = [
+            value
+            for row in self.table.rows
+            for learner in row.learners
+            for value in learner.evaluations[0].get("random") or []
+        ]
+        return float(np.mean(returns)) if returns else None
+
+    @property
     def lead(self) -> Estimate:
         """The probability that a learner of the first leader scores above one of the second."""
         (first, _), (second, _), *_ = self.leaders

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rljax.analysis import formatting, tables
 from rljax.analysis.figures import LineStyle
-from rljax.analysis.formatting import count
+from rljax.analysis.formatting import count, plain
 from rljax.analysis.report import drawings, results
 from rljax.analysis.report.elements import CaptionedTable, Section, TableCell
 from rljax.analysis.report.results import RowResult, SuiteResult, TaskResult
@@ -155,6 +155,8 @@ def _task_caption(result: TaskResult) -> str:
     environment = f", in {table.environment}" if table.data else ""
     signals = " and ".join(table.signals)
     signals = signals and f" The table also has the interquartile mean of {signals} per episode."
+    level = result.random_return
+    signals += "" if level is None else f" Uniform actions return {plain(level)}."
     return (
         f"Evaluation {metric} over {count(table.episodes, 'episode')} without "
         f"exploration{environment}. Below each number is its 95 % bootstrap interval over "

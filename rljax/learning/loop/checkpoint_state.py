@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from rljax.agent import float_fields
 from rljax.learning import configuration, population
-from rljax.learning.loop.training import Training
+from rljax.learning.loop.training import Seconds, Training
 
 # Settings of a run that stay as they are; `rljax resume` can change others.
 LASTING = ("log_every", "eval_every", "eval_episodes", "eval_env")
@@ -57,6 +58,8 @@ def notes(training: Training, environments: bytes | None) -> dict[str, Any]:
         "compile_seconds": training.clock.seconds,
         "loop_seconds": training.loop_seconds,
         "loop_steps": training.loop_steps,
+        "seconds": dataclasses.asdict(training.seconds),
+        "random_return": training.random_return,
         "stage": training.stages.index(training.stage),
         "best_return": [None if np.isinf(x) else x for x in training.best_return.tolist()],
         "diverged": list(training.frozen.records.values()),
@@ -98,6 +101,8 @@ def restore(
     training.step = notes["step"]
     training.updates = notes["updates"]
     training.loop_seconds, training.loop_steps = notes["loop_seconds"], notes["loop_steps"]
+    training.seconds = Seconds(**notes.get("seconds", {}))
+    training.random_return = notes.get("random_return")
     training.clock.seconds += notes["compile_seconds"]
     training.best_return = np.array([-np.inf if x is None else x for x in notes["best_return"]])
     training.frozen.records = {entry["learner"]: entry for entry in notes["diverged"]}

@@ -11,6 +11,7 @@ from rljax.learning.loop.training import Training
 
 def config(training: Training) -> dict[str, Any]:
     """The training's entries in config.json, ready for JSON."""
+    experience = training.driver.hyper.experience  # of the first stage
     return {
         "learners": [dataclasses.asdict(member) for member in training.members],
         "spec": dataclasses.asdict(training.spec),
@@ -18,6 +19,8 @@ def config(training: Training) -> dict[str, Any]:
         "state_bytes": training.needed_bytes,
         "base_digest": population.digest_of_base(training.experiment.base),
         "inherited": training.inherited,
+        "first_update": experience.steps_before_updates,
+        "num_envs": experience.num_envs,
         **action_cost.of_action(
             training.module, training.templates[0]["agent"], training.spec, training.stacked
         ),
@@ -37,5 +40,7 @@ def summary(training: Training) -> dict[str, Any]:
         "complete": training.complete,
         "compile_seconds": training.clock.seconds,
         "steps_per_second": training.steps_per_second,
+        "seconds": {"training": training.loop_seconds, **dataclasses.asdict(training.seconds)},
+        "random_return": training.random_return,
         "devices_used": training.driver.spread.num_devices,
     }

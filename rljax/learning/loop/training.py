@@ -20,6 +20,7 @@ from rljax.learning.evaluation import LIMIT, Episodes, evaluate
 from rljax.learning.learner import CYCLE
 from rljax.learning.loop import episode_warnings
 from rljax.learning.loop.divergence import freeze_diverged
+from rljax.learning.loop.observations import drift, snapshots
 from rljax.learning.plan import Experiment, memory, plan, refusals, require_same_spaces, round_up
 from rljax.learning.settings import Settings, check_settings
 from rljax.networks import heads
@@ -35,6 +36,14 @@ def prefer_devices(experiment: Experiment, num_learners: int) -> None:
         runtime.prefer_one_thread()
     elif parallelism == "cores":
         devices.prefer_cores()
+
+
+@dataclasses.dataclass
+class Seconds:
+    """Seconds of parts of a training, without compiling."""
+
+    stepping: float = 0.0  # environments on the host, within those of the loop
+    evaluating: float = 0.0
 
 
 class Training:
@@ -92,6 +101,9 @@ class Training:
         self.best_return = np.full(len(settings.seeds), -np.inf)
         self.last_return = np.full(len(settings.seeds), np.nan)
         self.last_signals: dict[str, np.ndarray] = {}  # [P] means over the last evaluation
+        # mean return of uniform actions, played beside the first evaluation
+        self.random_return: float | None = None
+        self.seconds = Seconds()
         self.frozen = population.Frozen(len(settings.seeds))
         self.latest = float("nan")  # mean return of latest episodes or evaluation
         self._told: set[str] = set()  # warnings that appear once
@@ -200,6 +212,8 @@ class Training:
             self._next_stage()
         until = min(self.stage.end, self.step + self.log_every - self.step % self.log_every)
         began, compiled = time.perf_counter(), self.clock.seconds
+        stepped = self._environment_seconds
+        before = snapshots(self.driver.agent_state.statistics)
         with self.clock.counting():
             if len(self.members) > 1:
                 self.frozen.remember(self.driver.agent_state)
@@ -219,7 +233,8 @@ class Training:
         if self.clock.seconds == compiled:
             self.loop_seconds += seconds
             self.loop_steps += taken
-        metrics = report.metrics
+            self.seconds.stepping += self._environment_seconds - stepped
+        metrics = report.metrics | drift(before, snapshots(self.driver.agent_state.statistics))
         if self.terminal is not None:
             with self.clock.counting():
                 metrics |= self.terminal(self.driver.agent_state, self.stacked, self.driver.spread)
@@ -266,14 +281,17 @@ class Training:
         return self.evaluator is not None and due
 
     def evaluate(self) -> list[dict[str, Any]]:
-        """Play complete episodes; one record per learner."""
-        with self.clock.counting():
-            try:
-                episodes = evaluate(
-                    self.evaluator, self.driver.agent_state, self.settings, self.step, self.stacked
-                )
-            except EnvironmentFailed as error:
-                raise error.with_advice("It was an environment of the evaluation.") from error
+        """Play complete episodes; one record per learner. The first time, also with uniform
+        actions.
+        """
+        began, compiled = time.perf_counter(), self.clock.seconds
+        episodes = self._play()
+        by_chance = None
+        if self.random_return is None:
+            by_chance = self._play(random=True)
+            self.random_return = float(by_chance.returns.mean())
+        seconds = time.perf_counter() - began - (self.clock.seconds - compiled)
+        self.seconds.evaluating += max(seconds, 0.0)
         means = self.last_return = episodes.returns.mean(axis=1)
         self.last_signals = {name: sums.mean(axis=1) for name, sums in episodes.signals.items()}
         improved = means > self.best_return
@@ -284,9 +302,32 @@ class Training:
             limit = self.evaluator.spec.max_episode_steps
             warning = episode_warnings.cut(self.settings.evaluated_in, limit, episodes)
             self._warn_once("cut", warning)
-        return [
+        lines = [
             self._line(episodes, learner, seed) for learner, seed in enumerate(self.settings.seeds)
         ]
+        if by_chance is not None:
+            for line, returns in zip(lines, by_chance.returns, strict=True):
+                line["random"] = returns.tolist()
+        return lines
+
+    def _play(self, random: bool = False) -> Episodes:
+        with self.clock.counting():
+            try:
+                return evaluate(
+                    self.evaluator,
+                    self.driver.agent_state,
+                    self.settings,
+                    self.step,
+                    self.stacked,
+                    random,
+                )
+            except EnvironmentFailed as error:
+                raise error.with_advice("It was an environment of the evaluation.") from error
+
+    @property
+    def _environment_seconds(self) -> float:
+        """Those of the steps of environments on the host so far, in this process."""
+        return 0.0 if self.driver.hosted is None else self.driver.hosted.seconds
 
     def _line(self, episodes: Episodes, learner: int, seed: int) -> dict[str, Any]:
         line = {
@@ -297,6 +338,7 @@ class Training:
             "lengths": episodes.lengths[learner].tolist(),
             "wall_seconds": None,
             **episodes.details(learner),
+            **episodes.extremes(learner),
         }
         if self.dataset is not None and self.dataset.reference is not None:
             line["scores"] = self.dataset.score(episodes.returns[learner]).tolist()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -28,6 +30,7 @@ from rljax.trust import Folder
 
 # Names of the environment, also as agents observe it; the policy; the episodes' seeds.
 Player = tuple[str, str, Policy, list[int]]
+DISPLAYS = {"DISPLAY", "WAYLAND_DISPLAY"}  # variables that name one
 
 
 def play(
@@ -96,6 +99,48 @@ def _filmed(player: Player, output: Path, max_steps: int) -> Sequence[Path]:
             frames.append(hosted.render())
     close(hosted)
     return [write(frames, output, hosted.frames_per_second)]
+
+
+def window(
+    out: str | Path | Folder,
+    *,
+    learner: int = 0,
+    best: bool = False,
+    seed: int = 0,
+    max_steps: int = 1_000,
+    episodes: int = 1,
+) -> Iterator[str]:
+    """Play episodes in a window of Gymnasium's `render_mode="human"`; a line of text for each.
+
+    Raises `ValueError` without a display, and for environments without a window.
+    """
+    folder = arguments.run_folder(out)
+    film = f"As a film: rljax play {folder.path}"
+    if sys.platform.startswith("linux") and not DISPLAYS & os.environ.keys():
+        raise ValueError(
+            f"there is no display for a window: neither {' nor '.join(sorted(DISPLAYS))} is set. "
+            f"{film}"
+        )
+    name, observed_name, policy, starts = _player(folder, learner, best, seed, episodes)
+    if envs.is_compiled(name):
+        raise ValueError(f"'{name}' is not Gymnasium's and has no window. {film}")
+    with warnings.catch_warnings():  # the message below says it
+        warnings.filterwarnings("ignore", ".*initialised with render_mode")
+        hosted = envs.make_hosted(envs.evaluated(observed_name), 1, render_mode="human")
+    try:
+        if "human" not in (hosted.vector_env.metadata or {}).get("render_modes", ()):
+            raise ValueError(f"'{name}' has no render_mode 'human', so no window. {film}")
+        for number, start in enumerate(starts, 1):
+            observation, total, length = hosted.reset([start]), 0.0, 0
+            for time in range(max_steps):
+                step: Any = hosted.step(policy(observation, normalised=True, step=time))
+                observation = step.observation
+                total, length = float(step.episode_return[0]), int(step.episode_length[0])
+                if step.terminated[0] or step.truncated[0]:
+                    break
+            yield f"episode {number}: return {total:,.1f} in {length:,} steps"
+    finally:
+        close(hosted)
 
 
 def tell(

@@ -70,7 +70,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         own=EVERY - {"critic_loss"} | {"ActorCritic", "experience", "policy", "with_advantages"},
     ),
     ("ppo_lagrangian", "cpo"): Pair(
-        lines=230, own=USUAL | {"State", "experience", "optimiser", "act"}
+        lines=232, own=USUAL | {"State", "experience", "optimiser", "act"}
     ),
     ("cpo", "hnpg"): Pair(lines=248, own=USUAL | {"State", "experience", "policy_step"}),
     ("iql", "bc"): Pair(lines=127, own=USUAL | {"State", "actor_loss"}),

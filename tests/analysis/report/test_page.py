@@ -11,6 +11,7 @@ import pytest
 
 from rljax import cli
 from rljax.analysis import report
+from rljax.runs import records
 from scripts.results import screenshot_report
 from tests.helpers import run_folders
 
@@ -348,3 +349,44 @@ def test_signals_stand_beside_the_returns(tmp_path: Path) -> None:
         "40.0",
     ]
     assert "interquartile mean of cost per episode" in page.text
+
+
+# A single run, and runs without an environment
+
+
+def test_a_single_run_has_findings_metrics_films_and_settings(tmp_path: Path) -> None:
+    folder = run_folders.write(tmp_path / "a", evaluation={"random": [1e6] * 4})
+    (folder / "play.gif").write_bytes(b"GIF89a")
+    page = reported(tmp_path)
+    finding = page.table("finding", "try")[f"no-better-than-random {folder}"]
+    assert "uniform actions 1e+06" in finding["evidence"]
+    assert "Uniform actions return 1e+06." in page.text
+    assert {"what-looks-wrong", "metrics", "films", "all-settings"} <= set(page.identifiers())
+    (film,) = page.all("img")
+    assert str(film["src"]).startswith("data:image/gif;base64,R0lGODlh")
+    assert page.table("setting", "value")["actor_lr"]["value"] == "0.0003"
+    assert ["env", "Hopper-v5"] in [row for table in page.tables for row in table]
+    assert (tmp_path / "report/metrics.svg").exists()
+
+
+def test_several_runs_have_findings_alone(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        run_folders.write(tmp_path / name)
+    page = reported(tmp_path)
+    assert "Nothing looks wrong in 2 runs." in page.text
+    assert not {"metrics", "films", "all-settings"} & set(page.identifiers())
+
+
+def test_runs_without_an_environment_have_estimates_and_losses(tmp_path: Path) -> None:
+    folder = run_folders.write(
+        tmp_path / "fqe", "fqe", "none", steps=(), data="d4rl/hopper-medium-v2"
+    )
+    with records.Recorder(folder) as recorder:
+        recorder.metrics({"step": 10, "critic/loss": [0.25] * 3, "critic/q": [2.0] * 3})
+        recorder.summary({"complete": True, "estimate": {"mean": -1.24, "learners": [-1.24]}})
+    page = reported(tmp_path)
+    row = page.table("run", "estimate of the discounted return")["fqe " + str(folder)]
+    assert row["estimate of the discounted return"] == "-1.24"
+    assert row["losses at the end"] == "critic/loss 0.25"
+    assert "Skipped" not in page.text
+    assert "1 run without an environment." in page.text

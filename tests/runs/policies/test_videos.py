@@ -12,6 +12,7 @@ import pytest
 
 from rljax import envs
 from rljax.runs.policies import videos
+from rljax.trust import Folder
 
 # MuJoCo reads how to draw as it is imported.
 PROGRAM = """
@@ -133,6 +134,43 @@ def test_films_on_the_host_show_last_states_of_all_episodes(
     monkeypatch.setattr(videos.arguments, "run_folder", lambda out: out)
     (frames,) = videos.play(tmp_path, episodes=2, max_steps=most, output=tmp_path / "play.mp4")
     assert [frame[0, 0, 0] for frame in frames] == expected  # type: ignore[index]
+
+
+SHOWN = DRAWN.replace('"rgb_array"', '"human"').replace("0.0, self", "1.0, self")
+
+
+def shown(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, source: str = SHOWN, name: str = ""
+) -> list[str]:
+    """What is said of two episodes in a window."""
+    (folder / "drawn.py").write_text(source)
+    name = name or f"{folder}/drawn.py:Drawn"
+    policy = lambda observation, normalised, step: np.zeros(1, np.int32)  # noqa: E731
+    monkeypatch.setattr(videos, "_player", lambda *_: (name, name, policy, [0, 1]))
+    monkeypatch.setattr(videos.arguments, "run_folder", lambda out: Folder(out))
+    return list(videos.window(folder, episodes=2))
+
+
+def test_a_window_shows_all_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISPLAY", ":0")
+    expected = [f"episode {number}: return 3.0 in 3 steps" for number in (1, 2)]
+    assert shown(tmp_path, monkeypatch) == expected
+
+
+def test_what_cannot_be_shown_in_a_window_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISPLAY", ":0")
+    with pytest.raises(ValueError, match=r"'rljax/Pendulum' is not Gymnasium's and has no window"):
+        shown(tmp_path, monkeypatch, name="rljax/Pendulum")
+    without = SHOWN.replace('"human"', '"ansi"')
+    with pytest.raises(ValueError, match=r"has no render_mode 'human', so no window\. As a film"):
+        shown(tmp_path, monkeypatch, without)
+    for name in videos.DISPLAYS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(videos.sys, "platform", "linux")
+    with pytest.raises(ValueError, match=r"no display for a window: neither DISPLAY nor WAYLAND"):
+        shown(tmp_path, monkeypatch)
 
 
 def test_text_is_told_state_by_state() -> None:
