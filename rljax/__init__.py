@@ -15,16 +15,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rljax.runs.export.exporting import export
+    from rljax.runs.export.packing import pack
     from rljax.runs.policies.loading import load
     from rljax.runs.policies.policy import Policy
     from rljax.runs.run import resume, train
 
 __version__ = "0.1.0"
-__all__ = ["Policy", "__version__", "load", "resume", "train"]
+__all__ = ["Policy", "__version__", "export", "load", "pack", "resume", "train"]
 
 _HOMES = {
     "Policy": "rljax.runs.policies.policy",
+    "export": "rljax.runs.export.exporting",
     "load": "rljax.runs.policies.loading",
+    "pack": "rljax.runs.export.packing",
     "resume": "rljax.runs.run",
     "train": "rljax.runs.run",
 }

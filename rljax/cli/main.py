@@ -35,6 +35,9 @@ looking at results
   select DIR...            choose among runs by criteria that need only data
   watch DIR...             follow running runs in the terminal
   list                     agents, environments and presets
+using a policy elsewhere
+  export DIR --to FORMAT   write the policy for where JAX is not installed: numpy, onnx, stablehlo
+  pack DIR                 write all policies of a run as one file, which rljax.load reads
 data
   data COMMAND             list, info, check, convert and record data sets
 changing an agent
@@ -92,7 +95,7 @@ def train_file(path: str) -> None:
 
 
 def _commands() -> dict[str, Callable[[list[str]], None]]:
-    from rljax.cli import agents, analysis, data, policies, training
+    from rljax.cli import agents, analysis, data, exporting, policies, training
 
     return {
         "train": training.train,
@@ -101,6 +104,8 @@ def _commands() -> dict[str, Callable[[list[str]], None]]:
         "extract": training.extract,
         "eval": policies.evaluate_run,
         "play": policies.play,
+        "export": exporting.export,
+        "pack": exporting.pack,
         "plot": analysis.plot,
         "report": analysis.report,
         "select": analysis.select,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from rljax import agent as contract
 from rljax.agent import Base, EnvSpec, acting
-from rljax.runs import arguments, checkpoints
+from rljax.runs import arguments, checkpoints, packs
 from rljax.runs.policies.policy import Policies, Policy
 from rljax.runs.records import read_config
 from rljax.training import agent_state, configuration, registry, schedules
@@ -30,7 +31,7 @@ def load_all(
 ) -> Policies:
     """The policies of all learners of the run in `out`: the last ones, or the `best` by evaluation.
 
-    `config` has new values of settings that the agent's `acting` names. `parts` are of
+    `out` is a run's folder, or a file of `rljax pack`. `config` has new values of settings that the agent's `acting` names. `parts` are of
     `rljax.training.named_code.PARTS`.
 
     Raises `ValueError` for no run, code without trust and other settings; `CheckpointError` without
@@ -42,9 +43,9 @@ def load_all(
     changed = changed_for_acting(module, trained, config or {}, settings.agent)
     if config:
         contract.check(module, spec, changed)
-    path = checkpoints.newest(folder.path / "checkpoints")
-    values = checkpoints.notes(path)["values"] or {}
-    scheduled = {name: value for name, value in values.items() if name not in (config or {})}
+    saved = _saved(folder.path)
+    values = saved.values.items()
+    scheduled = {name: value for name, value in values if name not in (config or {})}
     in_steps = schedules.in_steps(module, dataclasses.replace(changed, **scheduled), settings)
     stacked = configuration.stack(in_steps, len(settings.seeds))
     keys = jax.vmap(jax.random.key)(np.asarray(settings.seeds, np.uint32))
@@ -55,9 +56,28 @@ def load_all(
         return agent_state.create(module, key, spec, config, inputs, other)
 
     template = jax.eval_shape(jax.vmap(create), keys, stacked)
-    state = checkpoints.restore(path, "best" if best else "agent", template)
+    state = saved.restore("best" if best else "agent", template)
     reference, spaces = described["reference"], described["spaces"]
-    return Policies(settings, spec, module, stacked, state, int(path.name), reference, spaces)
+    return Policies(settings, spec, module, stacked, state, saved.step, reference, spaces)
+
+
+class _Saved(NamedTuple):
+    """The saved policies of a run."""
+
+    step: int
+    values: Mapping[str, Any]  # of settings by a schedule
+    restore: Callable[[str, Any], Any]  # of a name and a template
+
+
+def _saved(path: Path) -> _Saved:
+    if path.is_file():
+        notes = packs.read_notes(path)
+        restore = functools.partial(packs.restore, path)
+        return _Saved(notes["step"], notes.get("values") or {}, restore)
+    checkpoint = checkpoints.newest(path / checkpoints.FOLDER)
+    values = checkpoints.notes(checkpoint)["values"] or {}
+    restore = functools.partial(checkpoints.restore, checkpoint)
+    return _Saved(int(checkpoint.name), values, restore)
 
 
 def load_named(folder: Folder, option: str = "--from", advice: str = "") -> Policies:
@@ -99,7 +119,8 @@ def load(
     config: Mapping[str, Any] | None = None,
     trust: bool = False,
 ) -> Policy:
-    """The policy of one learner of the run in `out`: a function of observations, see `Policy`.
+    """The policy of one learner of the run, or of the packed one, in `out`: a function of
+    observations, see `Policy`.
 
     `best`, `config` and the errors are those of `load_all`. With `trust`, the user vouches for code
     that the run names.

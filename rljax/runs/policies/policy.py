@@ -80,10 +80,10 @@ class Policy:
         module = policies.module
 
         def choose(
-            state: Any, observation: Any, key: Any, config: Any, explore: bool, memory: Any
+            state: Any, observation: Any, call: Any, config: Any, explore: bool, memory: Any
         ) -> Any:
             action, _, memory = agent_state.act(
-                module, state, observation, key, config, explore, memory
+                module, state, observation, call_key(call), config, explore, memory
             )
             return action, memory
 
@@ -115,10 +115,11 @@ class Policy:
         """
         inputs = self._inputs(observation, normalised, step, mask)
         self._calls += 1
-        key = jax.random.key(self._calls)
         lasting = explore and step is not None and self._policies.explores_in_time
         memory = self._recalled(inputs, step) if self._policies.remembers or lasting else None
-        action, self._memory = self._act(self._state, inputs, key, self._config, explore, memory)
+        action, self._memory = self._act(
+            self._state, inputs, np.uint32(self._calls), self._config, explore, memory
+        )
         action = np.asarray(action)
         if not normalised and self._policies.spaces is not None:
             action = self._policies.spaces.act(action)
@@ -217,6 +218,11 @@ class Policy:
             )
         time = np.broadcast_to(share_of_time(np.asarray(step, np.float32), self.spec), leading)
         return np.concatenate([inputs, time[..., None].astype(np.float32)], axis=-1)
+
+
+def call_key(number: Any) -> jax.Array:
+    """The random key of a policy's call, counted from 1."""
+    return jax.random.key(number)
 
 
 def require_learner(settings: Settings, learner: int) -> None:
