@@ -1,10 +1,10 @@
 """One file with the policies of a run, for `rljax.load`: a zip that `np.load` reads too.
 
-    config.json    as in the run's folder
-    policy.json    the format, the checkpoint's step, and settings by a schedule
-    agent/, best/  arrays of all learners, the last ones and those of the best evaluations, by their
-                   places in the State
-    card.md, ...   texts and a film for people; nothing reads them
+config.json    as in the run's folder
+policy.json    the format, the checkpoint's step, and settings by a schedule
+agent/, best/  arrays of all learners, the last ones and those of the best evaluations, by their
+               places in the State
+card.md, ...   texts and a film for people; nothing reads them
 """
 
 from __future__ import annotations
@@ -108,9 +108,7 @@ def _leaves(name: str, tree: Any) -> dict[str, Any]:
     where they have values.
     """
     places = jax.tree_util.tree_leaves_with_path(tree)
-    each = {
-        "/".join([name, *(_word(entry) for entry in place)]): leaf for place, leaf in places
-    }
+    each = {"/".join([name, *(_word(entry) for entry in place)]): leaf for place, leaf in places}
     assert len(each) == len(places), "places are distinct"
     abstract = any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in each.values())
     return each if abstract else {place: _data(leaf) for place, leaf in each.items()}

@@ -22,46 +22,58 @@ STEPS = 3  # of policies that remember or observe the time
 Run = Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]]  # from all inputs to all outputs
 
 
-def largest_difference(policies: Policies, program: Program, run: Run) -> float:
-    """The largest difference of an action from the loaded policy's, for sampled observations.
+class Trial:
+    """Sampled observations, and the loaded policy's actions.
 
-    `run` maps inputs by name to outputs, in the program's order. Raises `ValueError` where it is
-    beyond `TOLERANCE`, and where shapes or dtypes differ.
+    A policy that remembers or observes the time acts several times.
     """
-    policy, differences = Policy(policies, program.learner), [0.0]
-    generator = np.random.default_rng(0)
-    asks = {value.name: value for value in program.inputs}
-    actions = [value for value in program.outputs if value.name.startswith("action")]
-    memory = {
-        name: np.zeros((OBSERVATIONS, *value.shape[1:]), value.dtype)
-        for name, value in asks.items()
-        if name.startswith("memory_")
-    }
-    for step in range(STEPS if program.remembers or "step" in asks else 1):
-        observation, arrays = sampled(program, generator)
-        options: dict[str, Any] = {"step": step}
-        if "mask" in asks:
-            arrays["mask"] = options["mask"] = _mask(program, generator).astype(np.int8)
-        if "step" in asks:
-            arrays["step"] = np.full(OBSERVATIONS, step)
-        if memory:
-            arrays |= memory | {"first": np.full(OBSERVATIONS, step == 0)}
-        expected = policy(observation, **options)
-        noise = program.drawn(call_key(step + 1), OBSERVATIONS)
-        arrays |= {value.name: x for value, x in zip(program.noise, noise, strict=True)}
-        outputs = list(run(arrays))
-        for value, x in zip(actions, outputs, strict=False):
-            whole = np.asarray(at(expected, value))
-            _require_alike(value, whole, x)
-            difference = np.abs(x.astype(np.float64) - whole) / np.maximum(1.0, np.abs(whole))
-            differences.append(float(difference.max(initial=0.0)))
-        memory = dict(zip(memory, outputs[len(actions) :], strict=True))
-    if not max(differences) <= TOLERANCE:
-        raise ValueError(
-            f"the exported policy's actions differ from the run's by {max(differences):.2g}, more "
-            f"than {TOLERANCE:g}. No file is written."
-        )
-    return max(differences)
+
+    def __init__(self, policies: Policies, program: Program) -> None:
+        self._program = program
+        self._actions = [x for x in program.outputs if x.name.startswith("action")]
+        names = {value.name for value in program.inputs}
+        policy, generator = Policy(policies, program.learner), np.random.default_rng(0)
+        self._steps: list[tuple[dict[str, np.ndarray], Any]] = []
+        for step in range(STEPS if program.remembers or "step" in names else 1):
+            observation, arrays = sampled(program, generator)
+            options: dict[str, Any] = {"step": step}
+            if "mask" in names:
+                arrays["mask"] = options["mask"] = _mask(program, generator).astype(np.int8)
+            if "step" in names:
+                arrays["step"] = np.full(OBSERVATIONS, step)
+            if program.remembers:
+                arrays["first"] = np.full(OBSERVATIONS, step == 0)
+            expected = policy(observation, **options)
+            noise = program.drawn(call_key(step + 1), OBSERVATIONS) if program.noise else ()
+            arrays |= {value.name: x for value, x in zip(program.noise, noise, strict=True)}
+            self._steps.append((arrays, expected))
+
+    def largest_difference(self, run: Run) -> float:
+        """The largest difference of an exported policy's actions from the loaded one's.
+
+        `run` maps inputs by name to outputs, in the program's order. Raises `ValueError` where it
+        is beyond `TOLERANCE`, and where shapes or dtypes differ.
+        """
+        differences, actions = [0.0], self._actions
+        memory = {
+            value.name: np.zeros((OBSERVATIONS, *value.shape[1:]), value.dtype)
+            for value in self._program.inputs
+            if value.name.startswith("memory_")
+        }
+        for arrays, expected in self._steps:
+            outputs = list(run(arrays | memory))
+            for value, x in zip(actions, outputs, strict=False):
+                whole = np.asarray(at(expected, value))
+                _require_alike(value, whole, x)
+                error = np.abs(x.astype(np.float64) - whole) / np.maximum(1.0, np.abs(whole))
+                differences.append(float(error.max(initial=0.0)))
+            memory = dict(zip(memory, outputs[len(actions) :], strict=True))
+        if not max(differences) <= TOLERANCE:
+            raise ValueError(
+                f"the exported policy's actions differ from the run's by {max(differences):.2g}, "
+                f"more than {TOLERANCE:g}. No file is written."
+            )
+        return max(differences)
 
 
 def at(action: Any, value: Value) -> Any:
@@ -116,7 +128,7 @@ def _mask(program: Program, generator: Any) -> np.ndarray:
 
 
 def _require_alike(value: Value, expected: np.ndarray, x: np.ndarray) -> None:
-    if x.shape != expected.shape or not np.issubdtype(x.dtype, expected.dtype.type):
+    if x.shape != expected.shape or x.dtype != expected.dtype:
         raise ValueError(
             f"the exported policy's '{value.name}' is {x.dtype}{list(x.shape)}, the run's "
             f"{expected.dtype}{list(expected.shape)}. No file is written."
@@ -155,7 +167,7 @@ def nested(leaves: Mapping[Any, Any]) -> Any:
     return {key: nested(group) for key, group in groups.items()}
 
 
-def of_onnx(model: bytes, program: Program) -> Run:
+def of_onnx(model: bytes) -> Run:
     """The policy of an ONNX model, run by onnxruntime."""
     import onnxruntime
 

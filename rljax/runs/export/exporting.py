@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 from rljax.runs import arguments, json_files
 from rljax.runs.export import checks, lowering, numpy_file, onnx_file, stablehlo_file
-from rljax.runs.export.graph import Graph
 from rljax.runs.export.program import Program
 from rljax.runs.policies.loading import load_all
-from rljax.runs.policies.policy import Policies
 from rljax.system import outputs
 from rljax.trust import Folder
 
@@ -57,7 +54,8 @@ def export(
     outputs.require_makeable(path)
     policies = load_all(folder, best=best)
     program = Program(policies, learner)
-    content, difference = made(policies, program, to)
+    content, run = made(program, to)
+    difference = checks.Trial(policies, program).largest_difference(run)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     partial.write_bytes(content)
@@ -67,18 +65,15 @@ def export(
     return ExportedPolicy(path, difference)
 
 
-def made(policies: Policies, program: Program, to: Format) -> tuple[bytes, float]:
-    """The file's content, and the largest difference of an action from the loaded policy's."""
+def made(program: Program, to: Format) -> tuple[bytes, checks.Run]:
+    """The file's content, and the policy in it."""
     if to == "stablehlo":
-        content, run = stablehlo_file.written(program), checks.of_stablehlo
-    else:
-        content, run = _from_graph(program, to)
-    return content, checks.largest_difference(policies, program, run(content, program))
-
-
-def _from_graph(program: Program, to: Format) -> tuple[bytes, Callable[[bytes, Program], Any]]:
+        content = stablehlo_file.written(program)
+        return content, checks.of_stablehlo(content, program)
     names = [value.name for value in program.inputs]
-    graph: Graph = lowering.lowered(program.closed, program.learnt, names)
+    graph = lowering.lowered(program.closed, program.learnt, names)
     if to == "onnx":
-        return onnx_file.written(program, graph), checks.of_onnx
-    return numpy_file.written(program, graph).encode(), checks.of_python
+        content = onnx_file.written(program, graph)
+        return content, checks.of_onnx(content)
+    content = numpy_file.written(program, graph).encode()
+    return content, checks.of_python(content, program)

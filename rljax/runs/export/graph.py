@@ -25,6 +25,7 @@ COMPARISONS = (
     *("less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "isfinite"),
     *("logical_and", "logical_or", "logical_xor", "logical_not"),
 )
+NEUTRAL = {"add": 0, "multiply": 1, "maximum": -np.inf, "minimum": np.inf}
 # Others, with their attributes.
 OPERATIONS = {
     "where": (),
@@ -92,6 +93,10 @@ class Graph:
 
     def elements(self, operation: str, *inputs: Tensor) -> Tensor:
         """An operation of elements."""
+        for x, y in (inputs, inputs[::-1]) if len(inputs) == 2 else ():
+            is_number = y.array is not None and y.shape == ()
+            if is_number and y.array.item() == NEUTRAL.get(operation):
+                return x
         shape = broadcast(*(x.shape for x in inputs))
         dtype = inputs[-1].dtype if operation in ARITHMETIC else np.dtype(bool)
         return self.add(operation, *inputs, shape=shape, dtype=dtype)

@@ -216,9 +216,11 @@ class _Lowering:
         exponent = equation.params["y"]
         if exponent in (2, 3, 4):
             square = self.graph.elements("multiply", x, x)
-            return self.graph.elements("multiply", square, (square, x, square)[exponent - 2]) if (
-                exponent > 2
-            ) else square
+            return (
+                self.graph.elements("multiply", square, (square, x, square)[exponent - 2])
+                if (exponent > 2)
+                else square
+            )
         return self.graph.elements("power", x, self._scalar(exponent, x))
 
     def _exp2(self, equation: Any, x: Tensor) -> Tensor:
@@ -321,9 +323,7 @@ class _Lowering:
         return parts
 
     def _concatenate(self, equation: Any, *parts: Tensor) -> Tensor:
-        return self.graph.concatenate(
-            self._wholes(equation, parts), equation.params["dimension"]
-        )
+        return self.graph.concatenate(self._wholes(equation, parts), equation.params["dimension"])
 
     def _stack(self, equation: Any, *parts: Tensor) -> Tensor:
         axis, whole = equation.params["axis"], self._wholes(equation, parts)
@@ -428,9 +428,11 @@ class _Lowering:
         window, strides = parameters["window_dimensions"], parameters["window_strides"]
         padding = parameters["padding"]
         dilations = (*parameters["base_dilation"], *parameters["window_dilation"])
-        outer = [(window[i], strides[i], tuple(padding[i])) for i in (0, 3)] if (
-            len(window) == 4
-        ) else []
+        outer = (
+            [(window[i], strides[i], tuple(padding[i])) for i in (0, 3)]
+            if (len(window) == 4)
+            else []
+        )
         if outer != [(1, 1, (0, 0))] * 2 or any(number != 1 for number in dilations):
             raise Unsupported("exported policies pool over the height and width of pictures only.")
         return self.graph.add(

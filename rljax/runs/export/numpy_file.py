@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import collections
 import io
+import json
 import re
 import textwrap
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from rljax.runs.export.program import Program
 from rljax.runs.export.translation import BATCH, Value
 
 TOGETHER = 60  # characters of an operation that is written inside another
+LINE = 85  # and of one that is returned
 # Python's operators, with the strength of their binding.
 OPERATORS = {
     "add": ("+", 5),
@@ -36,13 +38,13 @@ OPERATORS = {
 }
 ATOM = 9
 HELPERS = {
-    "sigmoid": '''\
+    "sigmoid": """\
 def sigmoid(x):
     return 0.5 + 0.5 * np.tanh(0.5 * x)
-''',
-    "erf": '''\
+""",
+    "erf": """\
 erf = np.vectorize(math.erf, otypes=[np.float32])
-''',
+""",
     "round_to_bfloat16": '''\
 def round_to_bfloat16(x):
     """The nearest numbers of 16 bits, as float32."""
@@ -56,10 +58,10 @@ def windows(x, window, strides, padding, value):
     view = np.lib.stride_tricks.sliding_window_view(x, window, axis=(1, 2))
     return view[:, :: strides[0], :: strides[1]]
 ''',
-    "max_pool": '''\
+    "max_pool": """\
 def max_pool(x, window, strides, padding):
     return windows(x, window, strides, padding, -np.inf).max(axis=(4, 5))
-''',
+""",
     "convolve": '''\
 def convolve(x, kernel, strides, padding):
     """Pictures [N, H, W, K] through a kernel [h, w, K, M]."""
@@ -93,6 +95,7 @@ def batched(name, value, shape, dtype):
 def act({arguments}):
     """{summary}"""
 {body}
+
 
 # The learnt numbers, an .npz file in base64.
 ARRAYS = """
@@ -129,10 +132,14 @@ def written(program: Program, graph: Graph) -> str:
 def _title(program: Program) -> str:
     known = program.description
     return (
-        f"The policy of agent {known['agent']} in {known['environment']}, after "
-        f"{known['training_step']} steps (seed {known['seed']}).\n\n"
-        f"Written by rljax {known['rljax']}; it needs NumPy alone."
-    ).replace("\\", "/").replace('"""', "'''")
+        (
+            f"The policy of agent {known['agent']} in {known['environment']}, after "
+            f"{known['training_step']} steps (seed {known['seed']}).\n\n"
+            f"Written by rljax {known['rljax']}; it needs NumPy alone."
+        )
+        .replace("\\", "/")
+        .replace('"""', "'''")
+    )
 
 
 def _usage(program: Program) -> str:
@@ -217,14 +224,15 @@ def _inputs(program: Program) -> list[str]:
             continue
         name, shape = _identifier(value.name), value.shape[1:]
         source = "observation" if value.name.startswith("observation") else value.name
-        place = source + "".join(f"[{key!r}]" for key in value.path)
+        place = source + "".join(f"[{_key(key)}]" for key in value.path)
         if value.name in ("step", "first"):
             lines.append(f"{name} = np.full({BATCH}, {source}, np.{value.inner})")
             continue
         if checked is None:
             lines.append(f"one = np.ndim({place}) == {len(shape)}")
         dtype = "bool" if value.inner == "bool" else f"np.{value.inner}"
-        lines.append(f"{name} = batched({value.name!r}, {place}, {_tuple(shape)}, {dtype})")
+        quoted = json.dumps(value.name)
+        lines.append(f"{name} = batched({quoted}, {place}, {_tuple(shape)}, {dtype})")
         if checked is None:
             checked = name
             lines.append(f"{BATCH} = len({name})")
@@ -286,7 +294,11 @@ def _nested(texts: dict[Any, str]) -> str:
         groups.setdefault(key, {})[tuple(rest)] = text
     if all(isinstance(key, int) for key in groups):
         return f"({', '.join(_nested(part) for part in groups.values())},)"
-    return "{" + ", ".join(f"{key!r}: {_nested(part)}" for key, part in groups.items()) + "}"
+    return "{" + ", ".join(f"{_key(key)}: {_nested(part)}" for key, part in groups.items()) + "}"
+
+
+def _key(key: Any) -> str:
+    return str(key) if isinstance(key, int) else json.dumps(key)
 
 
 def _identifier(name: str) -> str:
@@ -318,12 +330,12 @@ class _Printer:
 
     def lines(self) -> list[str]:
         """One statement for each operation that is not written inside another."""
-        lines = []
+        lines, returned = [], {id(x) for x in self.graph.outputs}
         for node in self.graph.nodes:
             text, strength = self._expression(node)
             output = node.output
-            is_short = len(text) <= TOGETHER
-            if self._uses[id(output)] == 1 and is_short:
+            most = LINE if id(output) in returned else TOGETHER
+            if self._uses[id(output)] == 1 and len(text) <= most:
                 self._texts[id(output)] = (text, strength)
                 continue
             self._number += 1
@@ -349,7 +361,7 @@ class _Printer:
             number += 1
             name = f"{re.sub(r'-[0-9]+$', '', name)}-{number}"
         self.arrays[name] = np.ascontiguousarray(array)
-        return f'W["{name}"]'
+        return f"W[{json.dumps(name)}]"
 
     def _constant(self, tensor: Tensor) -> str:
         array = tensor.array

@@ -57,7 +57,9 @@ def require_onnx() -> None:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
     except ImportError as error:
-        raise ValueError(f"ONNX needs a package that is not installed ({error.name}): {INSTALL}") from None
+        raise ValueError(
+            f"ONNX needs a package that is not installed ({error.name}): {INSTALL}"
+        ) from None
 
 
 def written(program: Program, graph: Graph) -> bytes:
@@ -79,10 +81,15 @@ def written(program: Program, graph: Graph) -> bytes:
             name = writer.emit("Min", name, writer.constant(value.space.high))
         writer.emit("Identity", name, output=value.name)
     outputs = [_declared(helper, value) for value in program.outputs]
-    made = helper.make_graph(writer.nodes, "policy", inputs, outputs, list(writer.constants.values()))
+    made = helper.make_graph(
+        writer.nodes, "policy", inputs, outputs, list(writer.constants.values())
+    )
     model = helper.make_model(
-        made, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=FORMAT,
-        producer_name="rljax", producer_version=program.description["rljax"],
+        made,
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=FORMAT,
+        producer_name="rljax",
+        producer_version=program.description["rljax"],
     )
     helper.set_model_props(model, {"rljax": json.dumps(program.description)})
     onnx.checker.check_model(model, full_check=True)
@@ -103,7 +110,9 @@ class _Writer:
         self._number = 0
         self._size = ""  # the name of the number of observations [1]
 
-    def emit(self, operation: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
+    def emit(
+        self, operation: str, *inputs: str, output: str | None = None, **attributes: Any
+    ) -> str:
         """The name of a new node's output."""
         from onnx import helper
 
@@ -133,7 +142,9 @@ class _Writer:
         if before == after:
             return name
         if after == "bool":  # any number but 0
-            return self.emit("Not", self.emit("Equal", self._plain(name, before), self.constant(np.int32(0))))
+            return self.emit(
+                "Not", self.emit("Equal", self._plain(name, before), self.constant(np.int32(0)))
+            )
         return self.emit("Cast", name, to=helper.np_dtype_to_tensor_dtype(np.dtype(after)))
 
     def _plain(self, name: str, dtype: str) -> str:
@@ -192,7 +203,9 @@ class _Writer:
     def _round_to_bfloat16(self, node: Node, x: str) -> str:
         from onnx import TensorProto
 
-        return self.emit("Cast", self.emit("Cast", x, to=TensorProto.BFLOAT16), to=TensorProto.FLOAT)
+        return self.emit(
+            "Cast", self.emit("Cast", x, to=TensorProto.BFLOAT16), to=TensorProto.FLOAT
+        )
 
     def _where(self, node: Node, condition: str, x: str, y: str) -> str:
         if node.output.dtype != bool:
@@ -216,7 +229,9 @@ class _Writer:
         sizes = node.inputs[0].shape
         rows = [
             (axis, start, end, step)
-            for axis, (size, start, end, step) in enumerate(zip(sizes, starts, ends, steps, strict=True))
+            for axis, (size, start, end, step) in enumerate(
+                zip(sizes, starts, ends, steps, strict=True)
+            )
             if not (start == 0 and end == size and step == 1)
         ]
         axes, *bounds = (np.array(column, np.int64) for column in zip(*rows, strict=True))

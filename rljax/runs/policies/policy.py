@@ -44,23 +44,23 @@ class Policies:
             return None
         return Spaces.read(self.described_spaces, self.settings.env)
 
-    @property
+    @functools.cached_property
     def observes_time(self) -> bool:
         """Whether observations end with the time."""
         name = envs.observed(self.settings.env, self.experience.observes)
         return name != "none" and envs.with_time(name) == name
 
-    @property
+    @functools.cached_property
     def experience(self) -> Experience:
         """The agent's declaration."""
         return self.module.experience(self.config)
 
-    @property
+    @functools.cached_property
     def remembers(self) -> bool:
         """Whether actions depend on earlier observations."""
         return not isinstance(first_memory(self.module, self.spec, self.config), Lasting | None)
 
-    @property
+    @functools.cached_property
     def explores_in_time(self) -> bool:
         """Whether exploring actions, and they alone, depend on earlier ones."""
         return isinstance(first_memory(self.module, self.spec, self.config), Lasting)
@@ -74,21 +74,23 @@ class Policy:
         require_learner(policies.settings, learner)
         self.spec = policies.spec
         self._policies = policies
-        self._state, self._config = jax.tree.map(
-            lambda x: x[learner], (policies.state, policies.config)
-        )
+        state, self._config = jax.tree.map(lambda x: x[learner], (policies.state, policies.config))
+        # A list is faster to hand over than a State, at each call.
+        self._learnt, structure = jax.tree.flatten((state, self._config))
         module = policies.module
 
-        def choose(
-            state: Any, observation: Any, call: Any, config: Any, explore: bool, memory: Any
+        def decide(
+            learnt: list[Any], observation: Any, call: Any, explore: bool, memory: Any
         ) -> Any:
+            state, config = structure.unflatten(learnt)
             action, _, memory = agent_state.act(
                 module, state, observation, call_key(call), config, explore, memory
             )
             return action, memory
 
-        self._act = jax.jit(choose, static_argnames="explore")
+        self._act = jax.jit(decide, static_argnames="explore")
         self._calls, self._memory = 0, None
+        self._fresh: dict[tuple[int, ...], Any] = {}  # memories by their leading axes
 
     def __call__(
         self,
@@ -118,7 +120,7 @@ class Policy:
         lasting = explore and step is not None and self._policies.explores_in_time
         memory = self._recalled(inputs, step) if self._policies.remembers or lasting else None
         action, self._memory = self._act(
-            self._state, inputs, np.uint32(self._calls), self._config, explore, memory
+            self._learnt, inputs, np.uint32(self._calls), explore, memory
         )
         action = np.asarray(action)
         if not normalised and self._policies.spaces is not None:
@@ -131,12 +133,15 @@ class Policy:
         one = jax.tree.leaves(self.spec.observation)[0]
         shape = np.shape(jax.tree.leaves(inputs)[0])
         leading = shape[: len(shape) - len(one.shape)]
-        fresh = first_memory(self._policies.module, self.spec, self._config, *leading)
         if step is None:
             raise ValueError(
                 "this policy remembers the episode. Give the steps since the reset: "
                 "policy(observation, step=0), then step=1, and so on."
             )
+        if leading not in self._fresh:
+            module = self._policies.module
+            self._fresh[leading] = first_memory(module, self.spec, self._config, *leading)
+        fresh = self._fresh[leading]
         first: Any = np.broadcast_to(np.asarray(step) == 0, leading)
         if first.all():
             return fresh
@@ -147,7 +152,7 @@ class Policy:
                 f"this policy remembers the episode, and step is {step}: the call before must have "
                 "shown the step before, of as many environments. Begin an episode with step=0."
             )
-        return choose(first, fresh, self._memory)
+        return choose(first, fresh, self._memory) if first.any() else self._memory
 
     def _inputs(self, observation: Any, normalised: bool, step: Any, mask: Any) -> Any:
         """The observations, of either form, as the agent sees them."""
