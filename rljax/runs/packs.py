@@ -84,7 +84,7 @@ def restore(path: Path, name: str, template: Any) -> Any:
                     f"needs {data.dtype}{list(data.shape)}."
                 )
             leaf = jax.numpy.asarray(array)
-            is_key = jax.dtypes.issubdtype(expected.dtype, jax.dtypes.prng_key)
+            is_key = jax.numpy.issubdtype(expected.dtype, jax.dtypes.prng_key)
             leaves.append(jax.random.wrap_key_data(leaf) if is_key else leaf)
     return jax.tree.structure(template).unflatten(leaves)
 
@@ -122,7 +122,7 @@ def _word(entry: Any) -> str:
 
 
 def _data(leaf: Any) -> Any:
-    is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    is_key = jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     return jax.random.key_data(leaf) if is_key else leaf
 
 

@@ -144,7 +144,7 @@ def of_python(source: bytes, program: Program) -> Run:
 
     def run(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         given = nested({value.path: arrays[value.name] for value in values})
-        options = {name: arrays[name] for name in ("mask", "step") if name in arrays}
+        options: dict[str, Any] = {x: arrays[x] for x in ("mask", "step") if x in arrays}
         if program.remembers:
             memory = [x for name, x in arrays.items() if name.startswith("memory_")]
             options |= {"memory": tuple(memory), "first": arrays["first"]}
@@ -174,7 +174,11 @@ def of_onnx(model: bytes) -> Run:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    return lambda arrays: session.run(None, dict(arrays))
+
+    def run(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        return [np.asarray(x) for x in session.run(None, dict(arrays))]
+
+    return run
 
 
 def of_stablehlo(serialised: bytes, program: Program) -> Run:

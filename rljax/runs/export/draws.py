@@ -111,12 +111,11 @@ def _distribution(equation: Any) -> str | None:
     if equation.primitive.name == "random_bits":
         return "bits"
     name, inputs = DISTRIBUTIONS.get(equation.params.get("name", "")), equation.invars
-    if name is None or not jax.dtypes.issubdtype(inputs[0].aval.dtype, jax.dtypes.prng_key):
+    if name is None or not jax.numpy.issubdtype(inputs[0].aval.dtype, jax.dtypes.prng_key):
         return None
-    bounds = [getattr(variable, "val", None) for variable in inputs[1:]]
-    if any(bound is None for bound in bounds):
+    if not all(hasattr(variable, "val") for variable in inputs[1:]):
         return None
-    return " ".join([name, *(repr(float(bound)) for bound in bounds)])
+    return " ".join([name, *(repr(float(variable.val)) for variable in inputs[1:])])
 
 
 def _draw(equation: Any) -> Draw:

@@ -94,8 +94,8 @@ class Graph:
     def elements(self, operation: str, *inputs: Tensor) -> Tensor:
         """An operation of elements."""
         for x, y in (inputs, inputs[::-1]) if len(inputs) == 2 else ():
-            is_number = y.array is not None and y.shape == ()
-            if is_number and y.array.item() == NEUTRAL.get(operation):
+            number = y.array.item() if y.array is not None and y.shape == () else None
+            if number is not None and number == NEUTRAL.get(operation):
                 return x
         shape = broadcast(*(x.shape for x in inputs))
         dtype = inputs[-1].dtype if operation in ARITHMETIC else np.dtype(bool)

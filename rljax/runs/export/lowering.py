@@ -86,9 +86,9 @@ def lowered(closed: Any, learnt: Mapping[str, Any], inputs: Sequence[str]) -> Gr
 
 def _of_array(x: Any, name: str = "") -> Any:
     """A constant; keys of random numbers and complex arrays stay what they are."""
-    if jax.dtypes.issubdtype(getattr(x, "dtype", np.float32), jax.dtypes.prng_key):
+    if jax.numpy.issubdtype(getattr(x, "dtype", np.float32), jax.dtypes.prng_key):
         return x
-    array = np.asarray(x)
+    array: Any = np.asarray(x)
     if array.dtype.kind == "c":
         return Complex(constant(array.real, name), constant(array.imag, name))
     if array.dtype == jax.numpy.bfloat16:
@@ -98,17 +98,17 @@ def _of_array(x: Any, name: str = "") -> Any:
 
 def _shrunk(x: Any) -> Any:
     """One number in place of a constant without a name that repeats it."""
-    is_constant = isinstance(x, Tensor) and x.array is not None and not x.name
-    if not is_constant or x.array.size == 0 or (x.array != x.array.flat[0]).any():
+    array = x.array if isinstance(x, Tensor) and not x.name else None
+    if array is None or array.size == 0 or (array != array.flat[0]).any():
         return x
-    return constant(x.array.flat[0])
+    return constant(array.flat[0])
 
 
 def _known(x: Any) -> Any:
     """The array of a constant, or None."""
     if isinstance(x, Complex):
-        parts = [part.array for part in x]
-        return None if any(part is None for part in parts) else parts[0] + 1j * parts[1]
+        real, imaginary = x.real.array, x.imaginary.array
+        return None if real is None or imaginary is None else real + 1j * imaginary
     return x.array if isinstance(x, Tensor) else x
 
 
@@ -157,7 +157,7 @@ class _Lowering:
             return None
         whole = []
         for variable, x in zip(equation.invars, arrays, strict=True):
-            is_key = jax.dtypes.issubdtype(variable.aval.dtype, jax.dtypes.prng_key)
+            is_key = jax.numpy.issubdtype(variable.aval.dtype, jax.dtypes.prng_key)
             same = x if is_key else np.broadcast_to(x, variable.aval.shape)
             whole.append(same if is_key else jax.numpy.asarray(same, variable.aval.dtype))
         names = [x.name for x in inputs if isinstance(x, Tensor) and x.name]
@@ -214,14 +214,12 @@ class _Lowering:
 
     def _integer_pow(self, equation: Any, x: Tensor) -> Tensor:
         exponent = equation.params["y"]
-        if exponent in (2, 3, 4):
-            square = self.graph.elements("multiply", x, x)
-            return (
-                self.graph.elements("multiply", square, (square, x, square)[exponent - 2])
-                if (exponent > 2)
-                else square
-            )
-        return self.graph.elements("power", x, self._scalar(exponent, x))
+        if exponent not in (2, 3, 4):
+            return self.graph.elements("power", x, self._scalar(exponent, x))
+        square = self.graph.elements("multiply", x, x)
+        if exponent == 2:
+            return square
+        return self.graph.elements("multiply", square, x if exponent == 3 else square)
 
     def _exp2(self, equation: Any, x: Tensor) -> Tensor:
         scaled = self.graph.elements("multiply", x, self._scalar(math.log(2.0), x))
@@ -282,7 +280,8 @@ class _Lowering:
 
     def _squeeze(self, equation: Any, x: Tensor) -> Tensor:
         shape = equation.outvars[0].aval.shape
-        return self.graph.reshape(*self._wholes(equation, [x]), tuple(shape))
+        (x,) = self._wholes(equation, [x])
+        return self.graph.reshape(x, tuple(shape))
 
     _expand_dims = _squeeze
 
@@ -502,10 +501,10 @@ class _Lowering:
         numbers, graph = equation.params["dimension_numbers"], self.graph
         x, indices, update = self._wholes(equation, [x, indices, update])
         axes = numbers.scatter_dims_to_operand_dims
-        known = indices.array is not None and indices.array.size == 1 and len(axes) == 1
-        if not known or numbers.operand_batching_dims:
+        place, is_simple = indices.array, len(axes) == 1 and not numbers.operand_batching_dims
+        if place is None or place.size != 1 or not is_simple:
             raise Unsupported("the policy writes into an array at a place that is not known.")
-        (axis,), start = axes, int(np.ravel(indices.array)[0])
+        (axis,), start = axes, int(place.item())
         shape = list(update.shape)
         for inserted in numbers.inserted_window_dims:
             shape.insert(inserted, 1)

@@ -87,7 +87,8 @@ def batched(name, value, shape, dtype):
     array = np.asarray(value, dtype)
     array = array[None] if array.shape == shape else array
     if array.ndim != len(shape) + 1 or array.shape[1:] != shape:
-        raise ValueError(f"{{name}} has shape {{array.shape}}, it must be {{shape}} or (N, *{{shape}})")
+        needed = f"{{shape}} or (N, *{{shape}})"
+        raise ValueError(f"{{name}} has shape {{array.shape}}, it must be {{needed}}")
     return array
 
 {noise}

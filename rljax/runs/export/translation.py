@@ -103,7 +103,7 @@ def _flat(space: Any, array: Array) -> Array:
     if not isinstance(space, (gym.Discrete, gym.MultiDiscrete)):
         return array.reshape(array.shape[0], -1).astype(jnp.float32)
     sizes = space.n if isinstance(space, gym.Discrete) else space.nvec
-    sizes, starts = np.ravel(sizes), np.broadcast_to(space.start, space.shape).ravel()
+    sizes, starts = np.ravel(sizes), np.ravel(space.start)
     choice = array.reshape(array.shape[0], len(sizes))
     columns = [
         jax.nn.one_hot(choice[:, i] - int(start), int(size))

@@ -31,7 +31,9 @@ def load_all(
 ) -> Policies:
     """The policies of all learners of the run in `out`: the last ones, or the `best` by evaluation.
 
-    `out` is a run's folder, or a file of `rljax pack`. `config` has new values of settings that the agent's `acting` names. `parts` are of
+    `out` is a run's folder, or a file of `rljax pack`.
+
+    `config` has new values of settings that the agent's `acting` names. `parts` are of
     `rljax.training.named_code.PARTS`.
 
     Raises `ValueError` for no run, code without trust and other settings; `CheckpointError` without

@@ -56,7 +56,7 @@ def random_numbers(leaf: Any) -> Any:
     if leaf.ndim > 2:  # the first axis is the learner's
         kernel = generator.normal(size=leaf.shape) / np.sqrt(leaf.shape[-2])
         return kernel.astype(np.float32)
-    return generator.uniform(0.1, 0.5, leaf.shape).astype(np.float32)
+    return generator.uniform(0.05, 0.15, leaf.shape).astype(np.float32)
 
 
 def hosted(agent: str, observation: Any, action: Any, masked: bool = False, **changes: Any) -> Any:
