@@ -95,7 +95,7 @@ def train_file(path: str) -> None:
 
 
 def _commands() -> dict[str, Callable[[list[str]], None]]:
-    from rljax.cli import agents, analysis, data, exporting, policies, training
+    from rljax.cli import agents, analysis, data, policies, training
 
     return {
         "train": training.train,
@@ -104,8 +104,8 @@ def _commands() -> dict[str, Callable[[list[str]], None]]:
         "extract": training.extract,
         "eval": policies.evaluate_run,
         "play": policies.play,
-        "export": exporting.export,
-        "pack": exporting.pack,
+        "export": policies.export,
+        "pack": policies.pack,
         "plot": analysis.plot,
         "report": analysis.report,
         "select": analysis.select,

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from rljax.runs import json_files, packs
+from rljax.runs import json_files
+from rljax.runs.export import packs
 from rljax.runs.json_files import dumps, write_json
 from rljax.runs.loggers import Logger, TensorBoard, WandB, require_loggers
 from rljax.runs.schema import CONFIG, FORMAT, LINES, NEEDED, NEEDED_IN_LINES, RESULTS

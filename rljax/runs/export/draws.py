@@ -14,7 +14,7 @@ DISTRIBUTIONS = {"_normal": "normal", "_uniform": "uniform"}  # JAX's functions 
 
 
 @dataclasses.dataclass(frozen=True)
-class Draw:
+class RandomInput:
     """One array of random numbers."""
 
     distribution: str  # "normal", "uniform LOW HIGH", or "bits": whole numbers of 32 bits
@@ -30,7 +30,7 @@ def traced(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Any]:
     return extended_core.ClosedJaxpr(jaxpr, closed.consts), jax.tree.structure(outputs)
 
 
-def draws(closed: Any) -> list[Draw]:
+def draws(closed: Any) -> list[RandomInput]:
     """All random numbers of a program, in the order of `evaluate`.
 
     Raises `ValueError` for those inside a loop.
@@ -118,8 +118,8 @@ def _distribution(equation: Any) -> str | None:
     return " ".join([name, *(repr(float(variable.val)) for variable in inputs[1:])])
 
 
-def _draw(equation: Any) -> Draw:
+def _draw(equation: Any) -> RandomInput:
     (variable,) = equation.outvars
     distribution = _distribution(equation)
     assert distribution is not None, "of an equation that draws"
-    return Draw(distribution, variable.aval.shape, str(variable.aval.dtype))
+    return RandomInput(distribution, variable.aval.shape, str(variable.aval.dtype))

@@ -1,4 +1,4 @@
-"""Pack the policies of a run into one file; `rljax.runs.packs` describes it."""
+"""Pack the policies of a run into one file; `rljax.runs.export.packs` describes it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rljax.runs import arguments, checkpoints, packs, records
+from rljax.runs import arguments, checkpoints, records
+from rljax.runs.export import packs
 from rljax.runs.policies.loading import load_all
 from rljax.system import outputs
 from rljax.trust import Folder, printable

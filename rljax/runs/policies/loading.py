@@ -13,7 +13,8 @@ import numpy as np
 
 from rljax import agent as contract
 from rljax.agent import Base, EnvSpec, acting
-from rljax.runs import arguments, checkpoints, packs
+from rljax.runs import arguments, checkpoints
+from rljax.runs.export import packs
 from rljax.runs.policies.policy import Policies, Policy
 from rljax.runs.records import read_config
 from rljax.training import agent_state, configuration, registry, schedules
