@@ -12,7 +12,7 @@ from gymnasium import spaces as gym
 from rljax.agent import MASK
 from rljax.envs.host.space_descriptions import is_text
 from rljax.runs.export.program import Program
-from rljax.runs.export.translation import Value
+from rljax.runs.export.translation import NamedArray
 from rljax.runs.policies.policy import Policies, Policy, call_key
 
 TOLERANCE = 1e-5  # of an action, absolute and as a share of it
@@ -22,7 +22,7 @@ STEPS = 3  # of policies that remember or observe the time
 Run = Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]]  # from all inputs to all outputs
 
 
-class Trial:
+class SampledCheck:
     """Sampled observations, and the loaded policy's actions.
 
     A policy that remembers or observes the time acts several times.
@@ -76,7 +76,7 @@ class Trial:
         return max(differences)
 
 
-def at(action: Any, value: Value) -> Any:
+def at(action: Any, value: NamedArray) -> Any:
     """The part of an action, or of an observation, that `value` names."""
     for key in value.path:
         action = action[key]
@@ -110,7 +110,7 @@ def _stacked(space: Any, samples: Sequence[Any]) -> Any:
     return list(samples) if is_text(space) else np.stack(samples).astype(space.dtype)
 
 
-def _random(program: Program, value: Value, generator: Any) -> np.ndarray:
+def _random(program: Program, value: NamedArray, generator: Any) -> np.ndarray:
     shape = (OBSERVATIONS, *value.shape[1:])
     if value.dtype == "bool":
         return _mask(program, generator)
@@ -127,7 +127,7 @@ def _mask(program: Program, generator: Any) -> np.ndarray:
     return allowed
 
 
-def _require_alike(value: Value, expected: np.ndarray, x: np.ndarray) -> None:
+def _require_alike(value: NamedArray, expected: np.ndarray, x: np.ndarray) -> None:
     if x.shape != expected.shape or x.dtype != expected.dtype:
         raise ValueError(
             f"the exported policy's '{value.name}' is {x.dtype}{list(x.shape)}, the run's "

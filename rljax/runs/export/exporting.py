@@ -55,7 +55,7 @@ def export(
     policies = load_all(folder, best=best)
     program = Program(policies, learner)
     content, run = made(program, to)
-    difference = checks.Trial(policies, program).largest_difference(run)
+    difference = checks.SampledCheck(policies, program).largest_difference(run)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     partial.write_bytes(content)

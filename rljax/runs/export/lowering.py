@@ -62,14 +62,14 @@ class Complex(NamedTuple):
     imaginary: Tensor
 
 
-class Unsupported(ValueError):
+class UnsupportedOperation(ValueError):
     """An operation that exported files do not have."""
 
 
 def lowered(closed: Any, learnt: Mapping[str, Any], inputs: Sequence[str]) -> Graph:
     """The graph of a program, whose first inputs are `learnt`, and the others called `inputs`.
 
-    What depends on no input is computed here. Raises `Unsupported`.
+    What depends on no input is computed here. Raises `UnsupportedOperation`.
     """
     graph = Graph()
     arrays: list[Any] = [_of_array(x, name) for name, x in learnt.items()]
@@ -183,18 +183,18 @@ class _Lowering:
         if name in SAME:
             return list(inputs) if len(equation.outvars) > 1 else inputs[0]
         if name == "div" and inputs[0].dtype.kind != "f":
-            raise Unsupported("exported policies cannot divide whole numbers.")
+            raise UnsupportedOperation("exported policies cannot divide whole numbers.")
         if name in ELEMENTS:
             return self.graph.elements(ELEMENTS[name], *inputs)
         if name in TRUTH:
             if any(x.dtype != bool for x in inputs):
-                raise Unsupported(f"exported policies cannot combine bits ('{name}').")
+                raise UnsupportedOperation(f"exported policies cannot combine bits ('{name}').")
             return self.graph.elements(TRUTH[name], *inputs)
         if name in REDUCTIONS:
             return self._reduce(REDUCTIONS[name], equation, inputs[0])
         method = getattr(self, f"_{name.replace('-', '_')}", None)
         if method is None:
-            raise Unsupported(
+            raise UnsupportedOperation(
                 f"the policy uses JAX's operation '{name}', which exported files do not have. "
                 "StableHLO has all of them: --to stablehlo"
             )
@@ -237,7 +237,7 @@ class _Lowering:
 
     def _round(self, equation: Any, x: Tensor) -> Tensor:
         if "EVEN" not in str(equation.params["rounding_method"]):
-            raise Unsupported("exported policies round halves to even numbers only.")
+            raise UnsupportedOperation("exported policies round halves to even numbers only.")
         return self.graph.elements("rint", x)
 
     def _clamp(self, equation: Any, low: Tensor, x: Tensor, high: Tensor) -> Tensor:
@@ -298,7 +298,9 @@ class _Lowering:
         (x,) = self._wholes(equation, [x, *starts])[:1]
         places = [_known(start) for start in starts]
         if any(place is None for place in places):
-            raise Unsupported("the policy cuts out a part whose place depends on the observation.")
+            raise UnsupportedOperation(
+                "the policy cuts out a part whose place depends on the observation."
+            )
         sizes = equation.params["slice_sizes"]
         return self._cut(x, [int(place) for place in places], sizes)
 
@@ -334,7 +336,9 @@ class _Lowering:
         (x,), padding = self._wholes(equation, [x, value])[:1], equation.params["padding_config"]
         low, high = [before for before, _, _ in padding], [after for _, after, _ in padding]
         if value.array is None or min(*low, *high, 0) < 0 or any(gap for _, _, gap in padding):
-            raise Unsupported("the policy pads an array in a way that exported files do not have.")
+            raise UnsupportedOperation(
+                "the policy pads an array in a way that exported files do not have."
+            )
         shape = tuple(equation.outvars[0].aval.shape)
         number = value.array.item()
         return self.graph.add("pad", x, shape=shape, before=low, after=high, value=number)
@@ -350,7 +354,7 @@ class _Lowering:
         (x,), axis = self._wholes(equation, [x]), equation.params["axis"]
         size = x.shape[axis]
         if not is_static((size,)) or equation.params["reverse"]:
-            raise Unsupported("the policy accumulates along an axis of unknown length.")
+            raise UnsupportedOperation("the policy accumulates along an axis of unknown length.")
         parts: list[Tensor] = []
         for i in range(size):
             starts, ends = [0] * len(x.shape), list(x.shape)
@@ -402,7 +406,9 @@ class _Lowering:
         dilations = (*parameters["lhs_dilation"], *parameters["rhs_dilation"])
         groups = (parameters["feature_group_count"], parameters["batch_group_count"])
         if any(number != 1 for number in (*dilations, *groups)) or len(x.shape) != 4:
-            raise Unsupported("exported policies have no dilated, grouped or other convolutions.")
+            raise UnsupportedOperation(
+                "exported policies have no dilated, grouped or other convolutions."
+            )
         x, kernel = self._wholes(equation, [x, kernel])
         first, second, *spatial = numbers.lhs_spec
         x = self.graph.transpose(x, [first, *spatial, second])
@@ -433,7 +439,9 @@ class _Lowering:
             else []
         )
         if outer != [(1, 1, (0, 0))] * 2 or any(number != 1 for number in dilations):
-            raise Unsupported("exported policies pool over the height and width of pictures only.")
+            raise UnsupportedOperation(
+                "exported policies pool over the height and width of pictures only."
+            )
         return self.graph.add(
             "max_pool",
             x,
@@ -460,7 +468,9 @@ class _Lowering:
         offsets = [axis for axis in range(len(x.shape)) if axis not in (*dropped, *batch)]
         whole = all(sizes[axis] == x.shape[axis] for axis in offsets)
         if len(mapped) != 1 or tuple(dropped) != tuple(mapped) or not whole:
-            raise Unsupported("the policy reads an array at places that exported files cannot.")
+            raise UnsupportedOperation(
+                "the policy reads an array at places that exported files cannot."
+            )
         (axis,) = mapped
         indices = graph.reshape(indices, indices.shape[:-1])
         if not batch:
@@ -470,7 +480,9 @@ class _Lowering:
             others = [i for i in range(len(shape)) if i not in moved]
         else:
             if tuple(numbers.start_indices_batching_dims) != tuple(range(len(batch))):
-                raise Unsupported("the policy reads an array at places that exported files cannot.")
+                raise UnsupportedOperation(
+                    "the policy reads an array at places that exported files cannot."
+                )
             x = graph.transpose(x, [*batch, axis, *offsets])
             rank, places = len(batch), indices.shape[len(batch) :]
             flat = graph.reshape(
@@ -503,7 +515,9 @@ class _Lowering:
         axes = numbers.scatter_dims_to_operand_dims
         place, is_simple = indices.array, len(axes) == 1 and not numbers.operand_batching_dims
         if place is None or place.size != 1 or not is_simple:
-            raise Unsupported("the policy writes into an array at a place that is not known.")
+            raise UnsupportedOperation(
+                "the policy writes into an array at a place that is not known."
+            )
         (axis,), start = axes, int(place.item())
         shape = list(update.shape)
         for inserted in numbers.inserted_window_dims:
@@ -587,7 +601,7 @@ class _Lowering:
             real = real if imaginary is None else graph.elements("subtract", real, imaginary)
             return Complex(real, both[0] if len(both) == 1 else graph.elements("add", *both))
         if name not in _LINEAR:
-            raise Unsupported(f"exported policies have no '{name}' of complex numbers.")
+            raise UnsupportedOperation(f"exported policies have no '{name}' of complex numbers.")
         parts = []
         for side in (0, 1):
             each = [x[side] if isinstance(x, Complex) else x for x in inputs]

@@ -15,7 +15,7 @@ import numpy as np
 
 from rljax.runs.export.graph import Graph, Node, Tensor
 from rljax.runs.export.program import Program
-from rljax.runs.export.translation import BATCH, Value
+from rljax.runs.export.translation import BATCH, NamedArray
 
 TOGETHER = 60  # characters of an operation that is written inside another
 LINE = 85  # and of one that is returned
@@ -205,7 +205,7 @@ def _noise(program: Program) -> str:
     )
 
 
-def _drawn(value: Value) -> str:
+def _drawn(value: NamedArray) -> str:
     kind, *bounds = str(value.distribution).split()
     shape = _tuple(value.shape)
     if kind == "normal":
@@ -252,7 +252,7 @@ def _inputs(program: Program) -> list[str]:
     return lines
 
 
-def _dtype(value: Value) -> str:
+def _dtype(value: NamedArray) -> str:
     return "bool" if value.dtype == "bool" else f"np.{value.dtype}"
 
 
@@ -311,7 +311,7 @@ def _tuple(shape: Sequence[Any]) -> str:
     return f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
 
 
-def _shape_text(value: Value) -> str:
+def _shape_text(value: NamedArray) -> str:
     return f"[{', '.join(map(str, value.shape))}]"
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from rljax.runs.export.graph import Graph, Node, Tensor, is_static
 from rljax.runs.export.program import Program
-from rljax.runs.export.translation import BATCH, Value
+from rljax.runs.export.translation import BATCH, NamedArray
 
 OPSET, FORMAT = 18, 9  # read by onnxruntime from 1.16 on
 INSTALL = "pip install 'rljax[export]'"
@@ -96,7 +96,7 @@ def written(program: Program, graph: Graph) -> bytes:
     return model.SerializeToString()
 
 
-def _declared(helper: Any, value: Value) -> Any:
+def _declared(helper: Any, value: NamedArray) -> Any:
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(value.dtype))
     return helper.make_tensor_value_info(value.name, kind, value.shape)
 
@@ -150,7 +150,7 @@ class _Writer:
     def _plain(self, name: str, dtype: str) -> str:
         return name if dtype == "int32" else self.cast(name, dtype, "int32")
 
-    def count(self, inputs: Sequence[Value]) -> None:
+    def count(self, inputs: Sequence[NamedArray]) -> None:
         """Read the number of observations from the first input."""
         self._size = self.emit("Shape", inputs[0].name, start=0, end=1)
 

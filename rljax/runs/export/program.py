@@ -15,7 +15,7 @@ from rljax import __version__
 from rljax.agent import choose, first_memory
 from rljax.envs.timed import share_of_time
 from rljax.runs.export import draws, translation
-from rljax.runs.export.translation import BATCH, Value
+from rljax.runs.export.translation import BATCH, NamedArray
 from rljax.runs.policies.policy import Policies, require_learner
 from rljax.training import agent_state
 
@@ -46,15 +46,15 @@ class Program:
         self._observations = translation.observations(self.spec, self.spaces)
         inputs, masked = [*self._observations], self.spaces is not None and self.spaces.masked
         if masked:
-            inputs.append(Value("mask", (BATCH, self.spec.action_size), "int8", "bool"))
+            inputs.append(NamedArray("mask", (BATCH, self.spec.action_size), "int8", "bool"))
         self._timed = self.spaces is not None and policies.observes_time
         if self._timed:
-            inputs.append(Value("step", (BATCH,), "int64", "float32"))
+            inputs.append(NamedArray("step", (BATCH,), "int64", "float32"))
         before = [
-            Value(f"memory_{i}", (BATCH, *x.shape), str(x.dtype), str(x.dtype))
+            NamedArray(f"memory_{i}", (BATCH, *x.shape), str(x.dtype), str(x.dtype))
             for i, x in enumerate(memories)
         ]
-        first = [Value("first", (BATCH,), "bool", "bool")] if before else []
+        first = [NamedArray("first", (BATCH,), "bool", "bool")] if before else []
         after = [dataclasses.replace(x, name=f"next_{x.name}") for x in before]
         self._given = inputs + before + first
         symbolic = functools.partial(jax.export.symbolic_shape, scope=jax.export.SymbolicScope())
@@ -62,7 +62,7 @@ class Program:
         try:
             self._traced, _ = self._trace(self._size)
             noise = [
-                Value(f"noise_{i}", tuple(map(_axis, x.shape)), x.dtype, x.dtype)
+                NamedArray(f"noise_{i}", tuple(map(_axis, x.shape)), x.dtype, x.dtype)
                 for i, x in enumerate(draws.draws(self._traced))
             ]
         except Exception as error:
@@ -77,8 +77,8 @@ class Program:
             dataclasses.replace(x, distribution=kind) for x, kind in zip(noise, kinds, strict=True)
         ]
         self.noise = noise
-        self.inputs: Sequence[Value] = [*self._given, *noise]
-        self.outputs: Sequence[Value] = [*translation.actions(self.spec, self.spaces), *after]
+        self.inputs: Sequence[NamedArray] = [*self._given, *noise]
+        self.outputs: Sequence[NamedArray] = [*translation.actions(self.spec, self.spaces), *after]
         self.remembers = bool(before)
 
     def call(self, *inputs: Any) -> list[Any]:
@@ -144,7 +144,7 @@ class Program:
         key = jax.eval_shape(lambda: jax.random.key(0))
         return draws.traced(self._act, self._learnt, given, key)
 
-    def _shaped(self, value: Value, number: Any) -> jax.ShapeDtypeStruct:
+    def _shaped(self, value: NamedArray, number: Any) -> jax.ShapeDtypeStruct:
         def size(axis: Any) -> Any:
             if not isinstance(axis, str):
                 return axis
@@ -187,7 +187,7 @@ class Program:
         return jnp.concatenate([observation, time[:, None]], axis=-1)
 
 
-def described(value: Value) -> dict[str, Any]:
+def described(value: NamedArray) -> dict[str, Any]:
     """An input or output, ready for JSON."""
     known = {"name": value.name, "shape": list(value.shape), "dtype": value.dtype}
     return known | ({} if value.distribution is None else {"distribution": value.distribution})

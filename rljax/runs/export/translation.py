@@ -23,7 +23,7 @@ BATCH = "N"  # the number of observations, in shapes
 
 
 @dataclasses.dataclass(frozen=True)
-class Value:
+class NamedArray:
     """An input or an output of an exported policy."""
 
     name: str
@@ -35,7 +35,7 @@ class Value:
     distribution: str | None = None  # of an input that is drawn
 
 
-def observations(spec: EnvSpec, spaces: Spaces | None) -> list[Value]:
+def observations(spec: EnvSpec, spaces: Spaces | None) -> list[NamedArray]:
     """The inputs that are an environment's own observations."""
     if spaces is None:
         parts = spec.parts or (None,)
@@ -57,20 +57,20 @@ def observations(spec: EnvSpec, spaces: Spaces | None) -> list[Value]:
     return values
 
 
-def _part(spec: EnvSpec, part: Any) -> Value:
+def _part(spec: EnvSpec, part: Any) -> NamedArray:
     if part is None:
         shape, dtype = spec.observation_shape, spec.observation_dtype
-        return Value("observation", (BATCH, *shape), dtype, dtype)
+        return NamedArray("observation", (BATCH, *shape), dtype, dtype)
     name = _name("observation", (part.name,))
-    return Value(name, (BATCH, *part.shape), part.dtype, part.dtype, (part.name,))
+    return NamedArray(name, (BATCH, *part.shape), part.dtype, part.dtype, (part.name,))
 
 
 def _name(kind: str, path: Path) -> str:
     return "/".join([kind, *map(str, path)])
 
 
-def _of_space(name: str, leaf: Any, inner: str, path: Path) -> Value:
-    return Value(name, (BATCH, *leaf.shape), str(leaf.dtype), inner, path, leaf)
+def _of_space(name: str, leaf: Any, inner: str, path: Path) -> NamedArray:
+    return NamedArray(name, (BATCH, *leaf.shape), str(leaf.dtype), inner, path, leaf)
 
 
 def observed(spaces: Spaces, arrays: Mapping[Path, Array], mask: Array | None) -> Any:
@@ -112,11 +112,11 @@ def _flat(space: Any, array: Array) -> Array:
     return jnp.concatenate(columns, axis=-1)
 
 
-def actions(spec: EnvSpec, spaces: Spaces | None) -> list[Value]:
+def actions(spec: EnvSpec, spaces: Spaces | None) -> list[NamedArray]:
     """The outputs that are an environment's own actions."""
     if spaces is None or isinstance(spaces.action, gym.Discrete):
         dtype = "int32" if spec.discrete else "float32"
-        return [Value("action", (BATCH, *spec.action_shape), dtype, dtype)]
+        return [NamedArray("action", (BATCH, *spec.action_shape), dtype, dtype)]
     mixes = not spaces.discrete
     return [
         _of_space(_name("action", path), leaf, "float32" if mixes else "int32", path)

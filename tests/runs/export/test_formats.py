@@ -65,7 +65,7 @@ EACH = [
 def try_formats(policies: Policies, *formats: exporting.Format) -> None:
     """Raises where an action differs."""
     program = Program(policies, 0)
-    trial = checks.Trial(policies, program)
+    trial = checks.SampledCheck(policies, program)
     for to in formats or exporting.FORMATS:
         _, run = exporting.made(program, to)
         assert trial.largest_difference(run) <= checks.TOLERANCE
@@ -167,7 +167,7 @@ def test_a_wrong_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         try_formats(policies_of("masks"), "numpy")
 
 
-class Sorting(untrained.Means):
+class Sorting(untrained.MeanFollower):
     def act(self, state: Any, observation: Any, key: Any, config: Any, explore: bool) -> Any:
         return jnp.sort(observation, axis=-1)[..., :2], {}
 
@@ -179,7 +179,7 @@ def test_what_a_format_lacks_is_refused() -> None:
     try_formats(policies, "stablehlo")
 
 
-class Counting(untrained.Means):
+class Counting(untrained.MeanFollower):
     def act(self, state: Any, observation: Any, key: Any, config: Any, explore: bool) -> Any:
         return jnp.zeros((len(observation), 2)), {}
 

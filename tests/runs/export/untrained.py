@@ -69,7 +69,7 @@ def hosted(agent: str, observation: Any, action: Any, masked: bool = False, **ch
     return policies(agent, spec, spaces, **changes)
 
 
-class Means:
+class MeanFollower:
     """An agent without networks: its actions follow the means of observations."""
 
     def __init__(self, spec: EnvSpec) -> None:
@@ -92,8 +92,8 @@ class Means:
         return jnp.concatenate([number, choices], axis=1) if spec.choices else number, {}
 
 
-def of_means(observation: Any, action: Any, agent: type = Means) -> Policies:
-    """Policies of `Means`, with Gymnasium's spaces."""
+def of_means(observation: Any, action: Any, agent: type = MeanFollower) -> Policies:
+    """Policies of `MeanFollower`, with Gymnasium's spaces."""
     spaces = Spaces(observation, action, "Example-v0")
     spec, description = spaces.spec(100), json.loads(json.dumps(spaces.described()))
     settings, state = Settings("means", "Example-v0"), AgentState({}, None, Raw())
