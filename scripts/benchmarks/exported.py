@@ -65,7 +65,7 @@ def ours(width: int, calls: int) -> dict[str, float]:
         "rljax.load": timed(lambda: policy(observation), calls),
         "policy.py": timed(lambda: file["act"](observation), calls),
         "policy.onnx": timed(
-            lambda: session.run(None, {"observation": observation[None]})[0][0], calls
+            lambda: np.asarray(session.run(None, {"observation": observation[None]})[0])[0], calls
         ),
     }
 

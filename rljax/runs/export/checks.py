@@ -12,7 +12,7 @@ from gymnasium import spaces as gym
 from rljax.agent import MASK
 from rljax.envs.host.space_descriptions import is_text
 from rljax.runs.export.program import Program
-from rljax.runs.export.translation import NamedArray
+from rljax.runs.export.translation import NamedArray, nested
 from rljax.runs.policies.policy import Policies, Policy, call_key
 
 TOLERANCE = 1e-5  # of an action, absolute and as a share of it
@@ -155,16 +155,6 @@ def of_python(source: bytes, program: Program) -> Run:
         return [np.asarray(at(action, value)) for value in actions] + list(memory)
 
     return run
-
-
-def nested(leaves: Mapping[Any, Any]) -> Any:
-    """Dictionaries and tuples of parts by their paths."""
-    if () in leaves:
-        return leaves[()]
-    groups: dict[Any, dict[Any, Any]] = {}
-    for (key, *rest), leaf in leaves.items():
-        groups.setdefault(key, {})[tuple(rest)] = leaf
-    return {key: nested(group) for key, group in groups.items()}
 
 
 def of_onnx(model: bytes) -> Run:

@@ -60,7 +60,7 @@ def export(
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     partial.write_bytes(content)
     if to == "stablehlo":
-        json_files.write_json(path.with_suffix(".json"), program.description)
+        json_files.write_json(path.with_suffix(".json"), program.description(inner=True))
     os.replace(partial, path)
     return ExportedPolicy(path, difference)
 

@@ -86,6 +86,7 @@ class Graph:
         self, operation: str, *inputs: Tensor, shape: Shape, dtype: Any = None, **attributes: Any
     ) -> Tensor:
         """The output of a new operation; its dtype is by default that of the first input."""
+        assert set(attributes) == set(OPERATIONS.get(operation, ())), operation
         output = Tensor(shape, np.dtype(dtype or inputs[0].dtype))
         output.node = Node(operation, inputs, attributes, output)
         self.nodes.append(output.node)

@@ -15,7 +15,8 @@ import numpy as np
 
 from rljax.runs.export.graph import Graph, Node, Tensor
 from rljax.runs.export.program import Program
-from rljax.runs.export.translation import BATCH, NamedArray
+from rljax.runs.export.translation import BATCH, NamedArray, nested
+from rljax.trust import LINES, printable
 
 TOGETHER = 60  # characters of an operation that is written inside another
 LINE = 85  # and of one that is returned
@@ -131,16 +132,13 @@ def written(program: Program, graph: Graph) -> str:
 
 
 def _title(program: Program) -> str:
-    known = program.description
-    return (
-        (
-            f"The policy of agent {known['agent']} in {known['environment']}, after "
-            f"{known['training_step']} steps (seed {known['seed']}).\n\n"
-            f"Written by rljax {known['rljax']}; it needs NumPy alone."
-        )
-        .replace("\\", "/")
-        .replace('"""', "'''")
+    known = program.description()
+    text = (
+        f"The policy of agent {known['agent']} in {known['environment']}, after "
+        f"{known['training_step']} steps (seed {known['seed']}).\n\n"
+        f"Written by rljax {known['rljax']}; it needs NumPy alone."
     )
+    return printable(text, keep=LINES).replace("\\", "/").replace('"""', "'''")
 
 
 def _usage(program: Program) -> str:
@@ -220,14 +218,15 @@ def _drawn(value: NamedArray) -> str:
 def _inputs(program: Program) -> list[str]:
     """Lines that give each input its name and a leading axis."""
     lines, checked = [], None
+    identifiers = _identifiers([value.name for value in program.inputs])
     for value in program.inputs:
-        if value.distribution is not None or value.name.startswith("memory_"):
+        if value.distribution is not None or value.name.startswith(("memory_", "first")):
             continue
-        name, shape = _identifier(value.name), value.shape[1:]
+        name, shape = identifiers[value.name], value.shape[1:]
         source = "observation" if value.name.startswith("observation") else value.name
         place = source + "".join(f"[{_key(key)}]" for key in value.path)
-        if value.name in ("step", "first"):
-            lines.append(f"{name} = np.full({BATCH}, {source}, np.{value.inner})")
+        if value.name == "step":
+            lines.append(f"step = np.full({BATCH}, step, np.{value.inner})")
             continue
         if checked is None:
             lines.append(f"one = np.ndim({place}) == {len(shape)}")
@@ -240,14 +239,13 @@ def _inputs(program: Program) -> list[str]:
     memories = [value for value in program.inputs if value.name.startswith("memory_")]
     if memories:
         fresh = [f"np.zeros({_tuple(value.shape)}, {_dtype(value)})" for value in memories]
-        start = lines.index(f"first = np.full({BATCH}, first, np.bool)")
-        lines[start] = f"first = np.full({BATCH}, memory is None or first, bool)"
-        names = ", ".join(_identifier(value.name) for value in memories)
+        lines.append(f"first = np.full({BATCH}, memory is None or first, bool)")
+        names = ", ".join(identifiers[value.name] for value in memories)
         lines.append("if memory is None:")
         lines += ["    memory = (", *(f"        {text}," for text in fresh), "    )"]
         lines.append(f"({names},) = memory")
     if program.noise:
-        names = ", ".join(_identifier(value.name) for value in program.noise)
+        names = ", ".join(identifiers[value.name] for value in program.noise)
         lines.append(f"({names},) = draw({BATCH}) if noise is None else noise")
     return lines
 
@@ -273,8 +271,8 @@ def _outputs(program: Program, printer: _Printer) -> list[str]:
         result = "action[0] if one else action"
     else:
         lines += [f"place = 0 if one else slice({BATCH})"]
-        result = _nested({path: f"{_wrapped(text)}[place]" for path, text in texts.items()})
-        lines.append(f"action = {result}")
+        parts = {path: f"{_wrapped(text)}[place]" for path, text in texts.items()}
+        lines.append(f"action = {_literal(nested(parts))}")
         result = "action"
     if program.remembers:
         memories = [printer.text(x) for x in printer.graph.outputs[len(actions) :]]
@@ -286,24 +284,28 @@ def _wrapped(text: str) -> str:
     return text if re.fullmatch(r"\w+", text) else f"({text})"
 
 
-def _nested(texts: dict[Any, str]) -> str:
-    """A dictionary or tuple of parts by their paths."""
-    if list(texts) == [()]:
-        return texts[()]
-    groups: dict[Any, dict[Any, str]] = {}
-    for (key, *rest), text in texts.items():
-        groups.setdefault(key, {})[tuple(rest)] = text
-    if all(isinstance(key, int) for key in groups):
-        return f"({', '.join(_nested(part) for part in groups.values())},)"
-    return "{" + ", ".join(f"{_key(key)}: {_nested(part)}" for key, part in groups.items()) + "}"
+def _literal(tree: Any) -> str:
+    """Texts by their keys as a dictionary or tuple."""
+    if isinstance(tree, str):
+        return tree
+    if all(isinstance(key, int) for key in tree):
+        return f"({', '.join(map(_literal, tree.values()))},)"
+    return "{" + ", ".join(f"{_key(key)}: {_literal(part)}" for key, part in tree.items()) + "}"
 
 
 def _key(key: Any) -> str:
     return str(key) if isinstance(key, int) else json.dumps(key)
 
 
-def _identifier(name: str) -> str:
-    return re.sub(r"\W", "_", name)
+def _identifiers(names: Sequence[str]) -> dict[str, str]:
+    """Names of variables, each another, for the names of inputs."""
+    known: dict[str, str] = {}
+    for name in names:
+        identifier = re.sub(r"\W", "_", name, flags=re.ASCII)
+        while identifier in known.values():
+            identifier += "_"
+        known[name] = identifier
+    return known
 
 
 def _tuple(shape: Sequence[Any]) -> str:
@@ -326,8 +328,9 @@ class _Printer:
             id(x) for node in graph.nodes for x in node.inputs
         ) + collections.Counter(id(x) for x in graph.outputs)
         self._number = 0
+        identifiers = _identifiers([x.name for x in graph.inputs])
         for tensor in graph.inputs:
-            self._texts[id(tensor)] = (_identifier(tensor.name), ATOM)
+            self._texts[id(tensor)] = (identifiers[tensor.name], ATOM)
 
     def lines(self) -> list[str]:
         """One statement for each operation that is not written inside another."""

@@ -89,9 +89,9 @@ def written(program: Program, graph: Graph) -> bytes:
         opset_imports=[helper.make_opsetid("", OPSET)],
         ir_version=FORMAT,
         producer_name="rljax",
-        producer_version=program.description["rljax"],
+        producer_version=program.description()["rljax"],
     )
-    helper.set_model_props(model, {"rljax": json.dumps(program.description)})
+    helper.set_model_props(model, {"rljax": json.dumps(program.description())})
     onnx.checker.check_model(model, full_check=True)
     return model.SerializeToString()
 

@@ -124,10 +124,13 @@ class Program:
         arrays = [*jax.tree.leaves(self._learnt), *zeros, key]
         return [np.asarray(x) for x in jax.jit(collect)(*arrays)]
 
-    @property
-    def description(self) -> dict[str, Any]:
-        """What the exported policy is, ready for JSON."""
+    def description(self, inner: bool = False) -> dict[str, Any]:
+        """What the exported policy is, ready for JSON; with `inner`, by the program's dtypes."""
         settings = self._policies.settings
+
+        def each(values: Sequence[NamedArray]) -> list[dict[str, Any]]:
+            return [described(value, value.inner if inner else value.dtype) for value in values]
+
         return {
             "agent": settings.agent,
             "environment": settings.env,
@@ -135,8 +138,8 @@ class Program:
             "learner": self.learner,
             "seed": settings.seeds[self.learner],
             "rljax": __version__,
-            "inputs": [described(value) for value in self.inputs],
-            "outputs": [described(value) for value in self.outputs],
+            "inputs": each(self.inputs),
+            "outputs": each(self.outputs),
         }
 
     def _trace(self, number: Any) -> tuple[Any, Any]:
@@ -187,9 +190,9 @@ class Program:
         return jnp.concatenate([observation, time[:, None]], axis=-1)
 
 
-def described(value: NamedArray) -> dict[str, Any]:
+def described(value: NamedArray, dtype: str) -> dict[str, Any]:
     """An input or output, ready for JSON."""
-    known = {"name": value.name, "shape": list(value.shape), "dtype": value.dtype}
+    known = {"name": value.name, "shape": list(value.shape), "dtype": dtype}
     return known | ({} if value.distribution is None else {"distribution": value.distribution})
 
 

@@ -127,3 +127,13 @@ def actions(spec: EnvSpec, spaces: Spaces | None) -> list[NamedArray]:
 def acted(spaces: Spaces | None, action: Array) -> Sequence[Array]:
     """The arrays of `actions`, from an agent's actions [N, ...]."""
     return [action] if spaces is None else spaces.actions.parts(action, jnp)
+
+
+def nested(leaves: Mapping[Any, Any]) -> Any:
+    """Dictionaries and tuples of parts by their paths."""
+    if () in leaves:
+        return leaves[()]
+    groups: dict[Any, dict[Any, Any]] = {}
+    for (key, *rest), leaf in leaves.items():
+        groups.setdefault(key, {})[tuple(rest)] = leaf
+    return {key: nested(group) for key, group in groups.items()}

@@ -115,6 +115,7 @@ def test_every_kind_of_network(kind: str) -> None:
         *((test_policy.VECTOR, action) for action in (*test_policy.ACTIONS, MIXED)),
         (spaces.MultiDiscrete([3, 2], start=[1, -1]), spaces.MultiBinary((2, 2))),
         (spaces.Dict(text=spaces.Text(3), x=test_policy.VECTOR), spaces.MultiDiscrete([2, 4])),
+        (spaces.Dict({"a b": PICTURE, "a_b": PICTURE, "²": PICTURE}), spaces.Discrete(2)),
         (SEEN, spaces.Tuple([spaces.Discrete(2), test_policy.ACTION])),
     ],
     ids=str,
