@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rljax.runs import json_files
-from rljax.runs.export import packs
 from rljax.runs.json_files import dumps, write_json
 from rljax.runs.loggers import Logger, TensorBoard, WandB, require_loggers
 from rljax.runs.schema import CONFIG, FORMAT, LINES, NEEDED, NEEDED_IN_LINES, RESULTS
@@ -207,13 +206,11 @@ def is_summarised(folder: Path, steps: int) -> bool:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The config.json of a run's folder, or of a file of `rljax pack`.
+    """A run's config.json.
 
     Raises `ValueError` without any, or for another `FORMAT`.
     """
     path = Path(folder) / "config.json"
-    if Path(folder).is_file():
-        return _checked(folder, packs.read_config(Path(folder)))
     if not path.exists():
         inside = [
             f"'{file.parent}'"
@@ -228,10 +225,11 @@ def read_config(folder: Path) -> dict[str, Any]:
         described = json_files.read_json(path)
     except ValueError as error:
         raise ValueError(f"'{folder}' is not a run: its {error}.") from None
-    return _checked(folder, described)
+    return checked(folder, described)
 
 
-def _checked(folder: Path, described: dict[str, Any]) -> dict[str, Any]:
+def checked(folder: Path, described: dict[str, Any]) -> dict[str, Any]:
+    """The content of a config.json. Raises `ValueError` for other fields, or another `FORMAT`."""
     number, wrong, remedy = described.get("format"), None, "Restore it from a copy."
     is_number = json_files.WHOLE.fits(number)
     if not is_number or number != FORMAT:

@@ -34,7 +34,8 @@ def export(
     output: str | Path | None = None,
     trust: bool = False,
 ) -> ExportedPolicy:
-    """Write the policy of one learner of the run in `out`, without exploration.
+    """Write the policy of one learner of the run, or of the packed one, in `out`, without
+    exploration.
 
     By default `output` is policy.py, policy.onnx or policy.stablehlo in the run's folder. Beside
     the last one lies a .json with its inputs and outputs.
@@ -48,7 +49,8 @@ def export(
     if to == "onnx":
         onnx_file.require_onnx()
     folder = arguments.run_folder(out, trust)
-    path = Path(output or folder.path / f"policy{SUFFIXES[to]}")
+    place = folder.path.parent if folder.path.is_file() else folder.path
+    path = Path(output or place / f"policy{SUFFIXES[to]}")
     if path.suffix != SUFFIXES[to]:
         raise ValueError(f"'{path}' is the name of another format: it must end in {SUFFIXES[to]}.")
     outputs.require_makeable(path)

@@ -16,7 +16,7 @@ from rljax.agent import Base, EnvSpec, acting
 from rljax.runs import arguments, checkpoints
 from rljax.runs.export import packs
 from rljax.runs.policies.policy import Policies, Policy
-from rljax.runs.records import read_config
+from rljax.runs.records import checked, read_config
 from rljax.training import agent_state, configuration, registry, schedules
 from rljax.training.named_code import named_code
 from rljax.training.settings import Settings, settings_of
@@ -169,7 +169,8 @@ def _require_changeable(module: Any, config: Any, name: str, agent: str) -> None
 
 
 def _read(folder: Folder, parts: Sequence[str]) -> tuple[Mapping[str, Any], Settings, Any, Any]:
-    described = read_config(folder.path)
+    path = folder.path
+    described = checked(path, packs.read_config(path)) if path.is_file() else read_config(path)
     settings = settings_of(described)
     folder.require_code("config.json", named_code(settings, parts), described.get("seals"))
     module = registry.load_agent(settings.agent)

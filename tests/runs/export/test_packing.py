@@ -42,6 +42,8 @@ def test_policies_are_those_of_the_folder(folder: Path, packed: Path, tmp_path: 
             policies = [rljax.load(x, learner=learner, best=best) for x in (folder, moved)]
             one, other = (policy(OBSERVATION) for policy in policies)
             np.testing.assert_array_equal(one, other)
+    written = rljax.export(moved, "numpy", learner=1, best=True)
+    assert written.path == tmp_path / "policy.py"
     one, other = (evaluate.table(evaluate.evaluate_run(x, episodes=1)) for x in (folder, moved))
     assert one == other
 
@@ -107,3 +109,10 @@ def test_arrays_of_other_shapes_are_refused(packed: Path) -> None:
 def test_other_names_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"not the name of a pack: it must end in \.zip"):
         packing.pack(folder, output=tmp_path / "run.tar")
+
+
+def test_a_pack_is_no_run(packed: Path) -> None:
+    with pytest.raises(ValueError, match="is not a run: it has no config"):
+        packing.pack(packed)
+    with pytest.raises(ValueError, match="is not a run: it has no config"):
+        rljax.resume(packed)

@@ -26,6 +26,7 @@ SMALL = {
     "memory_hidden": (6,),
     "memory_length": 4,
     "embedding": 4,
+    "num_candidates": 4,
 }
 
 
