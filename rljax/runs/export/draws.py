@@ -22,12 +22,12 @@ class RandomInput:
     dtype: str
 
 
-def traced(function: Callable[..., Any], *arguments: Any) -> tuple[Any, Any]:
-    """The program of a function, without what its outputs do not need, and their structure."""
-    closed, outputs = jax.make_jaxpr(function, return_shape=True)(*arguments)
+def traced(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The program of a function, without what its outputs do not need."""
+    closed = jax.make_jaxpr(function)(*arguments)
     needed = [True] * len(closed.jaxpr.outvars)
     jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, needed, instantiate=True)
-    return extended_core.ClosedJaxpr(jaxpr, closed.consts), jax.tree.structure(outputs)
+    return extended_core.ClosedJaxpr(jaxpr, closed.consts)
 
 
 def draws(closed: Any) -> list[RandomInput]:

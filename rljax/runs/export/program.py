@@ -57,14 +57,10 @@ class Program:
         first = [NamedArray("first", (BATCH,), "bool", "bool")] if before else []
         after = [dataclasses.replace(x, name=f"next_{x.name}") for x in before]
         self._given = inputs + before + first
-        symbolic = functools.partial(jax.export.symbolic_shape, scope=jax.export.SymbolicScope())
-        (self._size,) = symbolic(BATCH)
+        (self._size,) = jax.export.symbolic_shape(BATCH)
         try:
-            self._traced, _ = self._trace(self._size)
-            noise = [
-                NamedArray(f"noise_{i}", tuple(map(_axis, x.shape)), x.dtype, x.dtype)
-                for i, x in enumerate(draws.draws(self._traced))
-            ]
+            self._traced = self._trace(self._size)
+            drawn = draws.draws(self._traced)
         except Exception as error:
             if "symbolic" not in str(error) and "_DimExpr" not in str(error):
                 raise
@@ -72,12 +68,17 @@ class Program:
                 f"agent '{policies.settings.agent}' does not act for any number of observations at "
                 f"once, as an exported policy must: {error}"
             ) from error
-        kinds = [draw.distribution for draw in draws.draws(self._traced)]
-        noise = [
-            dataclasses.replace(x, distribution=kind) for x, kind in zip(noise, kinds, strict=True)
+        self.noise = [
+            NamedArray(
+                f"noise_{i}",
+                tuple(map(_axis, x.shape)),
+                x.dtype,
+                x.dtype,
+                distribution=x.distribution,
+            )
+            for i, x in enumerate(drawn)
         ]
-        self.noise = noise
-        self.inputs: Sequence[NamedArray] = [*self._given, *noise]
+        self.inputs: Sequence[NamedArray] = [*self._given, *self.noise]
         self.outputs: Sequence[NamedArray] = [*translation.actions(self.spec, self.spaces), *after]
         self.remembers = bool(before)
 
@@ -94,7 +95,7 @@ class Program:
     def closed(self) -> Any:
         """The program of the learnt arrays, then the inputs; without random numbers."""
         arrays = jax.tree.leaves(self._learnt)
-        return draws.traced(self._evaluated, arrays, self.shapes)[0]
+        return draws.traced(self._evaluated, arrays, self.shapes)
 
     @functools.cached_property
     def learnt(self) -> dict[str, Any]:
@@ -106,7 +107,7 @@ class Program:
 
     def drawn(self, key: jax.Array, number: int) -> list[np.ndarray]:
         """The noise with which the agent acts with `key` for `number` observations."""
-        closed, _ = self._trace(number)
+        closed = self._trace(number)
         drawn: list[Any] = []
 
         def draw(equation: Any, inputs: Sequence[Any]) -> Any:
@@ -142,7 +143,7 @@ class Program:
             "outputs": each(self.outputs),
         }
 
-    def _trace(self, number: Any) -> tuple[Any, Any]:
+    def _trace(self, number: Any) -> Any:
         given = [self._shaped(value, number) for value in self._given]
         key = jax.eval_shape(lambda: jax.random.key(0))
         return draws.traced(self._act, self._learnt, given, key)
