@@ -551,7 +551,7 @@ class _Lowering:
     def _scan(self, equation: Any, inputs: list[Any]) -> list[Any]:
         """All rounds, one after another."""
         parameters = equation.params
-        consts, carried = parameters["num_consts"], parameters["num_carry"]
+        consts, carried = _sizes_of_scan(parameters)
         constants, carry = inputs[:consts], inputs[consts : consts + carried]
         rows = [_shrunk(x) for x in inputs[consts + carried :]]
         avals = [variable.aval for variable in equation.invars[consts + carried :]]
@@ -607,6 +607,14 @@ class _Lowering:
             each = [x[side] if isinstance(x, Complex) else x for x in inputs]
             parts.append(self._apply(equation, name, each))
         return Complex(*parts)
+
+
+def _sizes_of_scan(parameters: Mapping[str, Any]) -> tuple[int, int]:
+    """The numbers of a scan's constants and of its carried arrays."""
+    if "num_consts" in parameters:  # before JAX 0.12
+        return parameters["num_consts"], parameters["num_carry"]
+    constants, carry, _ = parameters["ft_in"].unpack()
+    return len(constants.vals), len(carry.vals)
 
 
 _REARRANGING = ("reshape", "transpose", "broadcast_in_dim", "squeeze", "copy", "expand_dims")
