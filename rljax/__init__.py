@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rljax.interface.run_folder import Run
     from rljax.runs import events
     from rljax.runs.events import callbacks, loggers
+    from rljax.runs.export.exporting import export
+    from rljax.runs.export.packing import pack
     from rljax.runs.policies.loading import load
     from rljax.runs.policies.policy import Policy
     from rljax.runs.run import resume, resuming, train, training
@@ -33,8 +35,10 @@ _HOMES = {
     "Run": "rljax.interface.run_folder",
     "check_env": "rljax.interface.environment_check",
     "evaluate": "rljax.interface.playing",
+    "export": "rljax.runs.export.exporting",
     "load": "rljax.runs.policies.loading",
     "make_env": "rljax.interface.playing",
+    "pack": "rljax.runs.export.packing",
     "resume": "rljax.runs.run",
     "resuming": "rljax.runs.run",
     "train": "rljax.runs.run",
@@ -54,9 +58,11 @@ __all__ = [
     "check_env",
     "evaluate",
     "events",
+    "export",
     "load",
     "loggers",
     "make_env",
+    "pack",
     "resume",
     "resuming",
     "train",

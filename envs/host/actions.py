@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -68,18 +68,30 @@ class Actions:
         `action` is [..., A] in [-1, 1], [...] from 0 for one choice, [..., K] for several, or [...,
         A + K].
         """
+        parts = self.parts(action)
         if self._single:
-            return action + int(self._starts[0])
+            return parts[0]
+        leaves = zip(parts, self._leaves, strict=True)
+        return self._nested(self.space, iter([part.astype(leaf.dtype) for part, leaf in leaves]))
+
+    def parts(self, action: Any, arrays: Any = np) -> list[Any]:
+        """The same as an array for each part that is neither dictionary nor tuple, in their order,
+        and not yet in its dtype.
+
+        `arrays` is the module of `action`: NumPy, or `jax.numpy`.
+        """
+        if self._single:
+            return [action + int(self._starts[0])]
         if self.discrete:
-            return self._placed(self.space, action + self._starts, 0)[0]
+            return self._split(action + self._starts)
         size = self._low.size
         # One clip serves both: [-1, 1], and the bounds, which rounding could exceed.
-        scaled = np.maximum(self._center + self._half * action[..., :size], self._low)
-        scaled = np.minimum(scaled, self._high)
+        scaled = arrays.maximum(self._center + self._half * action[..., :size], self._low)
+        scaled = arrays.minimum(scaled, self._high)
         if self._order is not None:
             choices = action[..., size:] + self._starts
-            scaled = np.concatenate([scaled, choices], axis=-1)[..., self._order]
-        return self._placed(self.space, scaled, 0)[0]
+            scaled = arrays.concatenate([scaled, choices], axis=-1)[..., self._order]
+        return self._split(scaled)
 
     def mask(self, mask: Any, leading: tuple[int, ...] = (), last: Any = False) -> np.ndarray:
         """Truth values [*leading, A] of the allowed actions, also of masks as Gymnasium's `sample`
@@ -131,19 +143,22 @@ class Actions:
             order += range(first, after[kind])
         return np.array(order)
 
-    def _placed(self, space: spaces.Space, action: np.ndarray, first: int) -> tuple[Any, int]:
-        """The part of `action` from column `first` on that belongs to `space`, and the next
-        column.
-        """
-        if isinstance(space, (spaces.Tuple, spaces.Dict)):
-            parts = {}
-            for key, below in items(space):
-                parts[key], first = self._placed(below, action, first)
-            return parts if isinstance(space, spaces.Dict) else tuple(parts.values()), first
-        shape: Any = space.shape
-        behind = first + max(1, math.prod(shape))
-        part = action[..., first:behind].reshape((*action.shape[:-1], *shape))
-        return part.astype(space.dtype), behind
+    def _split(self, columns: Any) -> list[Any]:
+        """The columns [..., K] of each part, in its shape."""
+        parts, first = [], 0
+        for leaf in self._leaves:
+            behind = first + max(1, math.prod(leaf.shape))
+            shape = (*columns.shape[:-1], *leaf.shape)
+            parts.append(columns[..., first:behind].reshape(shape))
+            first = behind
+        return parts
+
+    def _nested(self, space: spaces.Space, parts: Iterator[Any]) -> Any:
+        """The next of `parts`, in the structure of a space."""
+        if not isinstance(space, (spaces.Tuple, spaces.Dict)):
+            return next(parts)
+        below = {key: self._nested(part, parts) for key, part in items(space)}
+        return below if isinstance(space, spaces.Dict) else tuple(below.values())
 
 
 def _bounds(space: spaces.Box, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -36,6 +36,10 @@ class Spaces:
         action_size: its `size`.
         masked: whether `info` says which actions are allowed.
         note: how observations are changed for agents; None if they are not.
+        named: the part and the place of channels of each picture and of the mask, by its path.
+        rest: the name of the part with everything else.
+        channels: the place of channels of an observation that is one array; None if it is
+            flattened.
     """
 
     def __init__(
@@ -54,20 +58,20 @@ class Spaces:
         self.choices, self.bounds = self.actions.choices, self.actions.bounds
         self.parts: tuple[Part, ...] = ()
         self.observation_dtype = "float32"
-        self._channels: Channels | None = None
+        self.channels: Channels | None = None
         named = _named(observation, name, self.action_size if self.discrete else 0)
         if named:
             self.observation_shape: tuple[int, ...] = ()
-            self._rest = REST
-            while any(key == self._rest for key, _ in named.values()):
-                self._rest += "_"
-            self.parts, self.note = _parts(observation, named, self._rest, name)
+            self.rest = REST
+            while any(key == self.rest for key, _ in named.values()):
+                self.rest += "_"
+            self.parts, self.note = _parts(observation, named, self.rest, name)
         else:
-            self.observation_shape, self._channels, self.note = _agents_view(observation, name)
+            self.observation_shape, self.channels, self.note = _agents_view(observation, name)
             if len(self.observation_shape) == 3 and observation.dtype == np.uint8:
                 self.observation_dtype = "uint8"
-        self._names, self._dtype = named, self.observation_dtype
-        for path, leaf in _walk(observation) if self.discrete and not masked else ():
+        self.named, self._dtype = named, self.observation_dtype
+        for path, leaf in walk(observation) if self.discrete and not masked else ():
             is_like = path not in ((), (MASK,)) and sounds_like_mask(path[-1])
             if is_like and math.prod(leaf.shape or ()) == self.action_size:
                 self.note = (
@@ -109,33 +113,33 @@ class Spaces:
             return result
         if mask is None:
             raise ValueError(f"an info without {MASK!r}, which the first reset had. {CORRECT}")
-        parts = result if self._names else {ONLY: result}
+        parts = result if self.named else {ONLY: result}
         return {**parts, MASK: self.actions.mask(mask, leading, last)}
 
     def _observed(self, observation: Any, leading: tuple[int, ...]) -> Any:
-        if self._names:
+        if self.named:
             parts = {}
-            for path, (key, channels) in self._names.items():
+            for path, (key, channels) in self.named.items():
                 part, space = _at(observation, path), _at(self.observation, path)
                 array = as_array(space, part, leading, _shown(path))
                 if key == MASK:
                     parts[key] = array.reshape(*leading, -1) != 0
                 else:
                     parts[key] = _copied(array, channels, _dtype(space))
-            if any(part.name == self._rest for part in self.parts):
-                without = set(self._names)
-                parts[self._rest] = flattened(self.observation, observation, leading, "", without)
+            if any(part.name == self.rest for part in self.parts):
+                without = set(self.named)
+                parts[self.rest] = flattened(self.observation, observation, leading, "", without)
             return parts
-        if self._channels is None:
+        if self.channels is None:
             return flattened(self.observation, observation, leading)
         array = as_array(self.observation, observation, leading)
-        return _copied(array, self._channels, self._dtype)
+        return _copied(array, self.channels, self._dtype)
 
     def leading(self, observation: Any) -> tuple[int, ...]:
         """The leading axes of the environment's own observations: (N,) for N; () for one, or if
         unclear.
         """
-        path, space = next(_walk(self.observation))
+        path, space = next(walk(self.observation))
         try:
             shape = np.shape(_at(observation, path))
         except ValueError:
@@ -177,11 +181,11 @@ def described_data(spec: EnvSpec, action_bounds: tuple[Any, Any]) -> dict[str, A
     return made.described() if difference(made.spec(), spec) is None else None
 
 
-def _walk(space: spaces.Space, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def walk(space: spaces.Space, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """The paths and spaces of the parts that are neither dictionaries nor tuples."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         for key, below in items(space):
-            yield from _walk(below, (*path, key))
+            yield from walk(below, (*path, key))
     else:
         yield path, space
 
@@ -197,7 +201,7 @@ def _named(
     if not isinstance(space, (spaces.Dict, spaces.Tuple)):
         return {}
     names: dict[Path, tuple[str, Channels | None]] = {}
-    for path, leaf in _walk(space):
+    for path, leaf in walk(space):
         channels = None if is_text(leaf) else _place_of_channels(leaf)
         is_mask = path == (MASK,) and isinstance(leaf, (spaces.Box, spaces.MultiBinary))
         if is_mask and 0 < num_actions == math.prod(leaf.shape):
@@ -217,7 +221,7 @@ def _parts(
 ) -> tuple[tuple[Part, ...], str | None]:
     """The parts of a dictionary, ordered by name, and a note."""
     parts, size, texts = [], 0, []
-    for path, leaf in _walk(space):
+    for path, leaf in walk(space):
         if path not in named:
             texts += [_shown(path)] if is_text(leaf) else []
             size += _flat_size(leaf, name)

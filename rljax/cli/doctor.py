@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Literal
 
 from rljax.cli import options as shared
+from rljax.system.packages import DISTRIBUTION, install_command
 
-NAME = "rljax"  # of the distribution
 RENDERERS = ("egl", "osmesa", "glfw")  # values of MUJOCO_GL
 RENDER_SECONDS = 60
 RENDER = """
@@ -92,7 +92,7 @@ def packages() -> Iterator[Line]:
 
     tested = _tested()
     good = []
-    for text in metadata.requires(NAME) or ():
+    for text in metadata.requires(DISTRIBUTION) or ():
         requirement = Requirement(text)
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
@@ -107,7 +107,7 @@ def packages() -> Iterator[Line]:
             known = tested.get(requirement.name.lower())
             other = "" if known in (None, version) else f" (tested: {known})"
             good.append(f"{requirement.name} {version}{other}")
-    yield Line("good", "packages", f"rljax {_version(NAME)}; {', '.join(good)}")
+    yield Line("good", "packages", f"rljax {_version(DISTRIBUTION)}; {', '.join(good)}")
 
 
 def devices() -> Iterator[Line]:
@@ -123,7 +123,7 @@ def devices() -> Iterator[Line]:
     has_gpu = shutil.which("nvidia-smi") is not None or Path("/dev/nvidia0").exists()
     if has_gpu and jax.default_backend() == "cpu":
         asked = os.environ.get("JAX_PLATFORMS")
-        remedy = f"unset JAX_PLATFORMS (it is {asked})" if asked else "pip install 'rljax[cuda13]'"
+        remedy = f"unset JAX_PLATFORMS (it is {asked})" if asked else install_command("cuda13")
         yield Line("note", "GPU", "there is an NVIDIA GPU that JAX does not use", remedy)
 
 
@@ -219,12 +219,12 @@ def extras() -> Iterator[Line]:
     from packaging.requirements import Requirement
 
     present, absent = [], []
-    for extra in metadata.metadata(NAME).get_all("Provides-Extra") or ():
-        lacking = any(_missing(Requirement(f"{NAME}[{extra}]")))
+    for extra in metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or ():
+        lacking = any(_missing(Requirement(f"{DISTRIBUTION}[{extra}]")))
         (absent if lacking else present).append(extra)
     yield Line("good", "extras", f"installed: {', '.join(present) or 'none'}")
     if absent:
-        remedy = "where you need one: pip install 'rljax[EXTRA]'; docs/install.md says what for"
+        remedy = f"where you need one: {install_command('EXTRA')}; docs/install.md says what for"
         yield Line("good", "", f"not installed: {', '.join(absent)}", remedy)
 
 

@@ -36,6 +36,9 @@ looking at results
   select DIR...            choose among runs by criteria that need only data
   watch DIR...             follow running runs in the terminal
   list                     agents, environments and presets
+using a policy elsewhere
+  export DIR --to FORMAT   write the policy for where JAX is not installed: numpy, onnx, stablehlo
+  pack DIR                 write all policies of a run as one file, which rljax.load reads
 environments and data
   env check ENV            play random actions, and say what an environment does wrong
   data COMMAND             list, info, check, convert and record data sets
@@ -106,6 +109,8 @@ def _commands() -> dict[str, Callable[[list[str]], None]]:
         "extract": training.extract,
         "eval": policies.evaluate_run,
         "play": policies.play,
+        "export": policies.export,
+        "pack": policies.pack,
         "plot": analysis.plot,
         "report": analysis.report,
         "diagnose": analysis.diagnose,

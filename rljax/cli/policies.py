@@ -1,4 +1,4 @@
-"""Commands that use the policy of a run: rljax eval | play."""
+"""Commands that use the policy of a run: rljax eval | play | export | pack."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from rljax.cli import options as shared
 
@@ -39,6 +39,31 @@ class PlayOptions(shared.Trust, shared.LearnerOptions):
     output: Annotated[Path | None, shared.OUTPUT] = None  # file to write; default DIR/play.mp4
     terminal: bool = False  # print the episode as text instead: environments on grids
     window: bool = False  # show it in a window instead: Gymnasium's environments, with a display
+
+
+@dataclasses.dataclass
+class ExportOptions(shared.Trust, shared.LearnerOptions):
+    """Write the policy of a run for where JAX is not installed, and check the file with sampled
+    observations.
+
+    numpy is one Python file that needs NumPy alone. onnx needs the extra `export`. stablehlo is
+    for jax.export.deserialize.
+    """
+
+    run: shared.Folder  # folder of the run
+    to: Literal["numpy", "onnx", "stablehlo"]  # format of the file
+    # file to write; default DIR/policy.py, DIR/policy.onnx or DIR/policy.stablehlo
+    output: Annotated[Path | None, shared.OUTPUT] = None
+
+
+@dataclasses.dataclass
+class PackOptions(shared.Trust):
+    """Write the policies of all learners into one file, with settings, results, a card and the
+    run's film, for rljax.load.
+    """
+
+    run: shared.Folder  # folder of the run
+    output: Annotated[Path | None, shared.OUTPUT] = None  # file to write; default DIR/policy.zip
 
 
 def evaluate_run(arguments: list[str]) -> None:
@@ -79,3 +104,29 @@ def play(arguments: list[str]) -> None:
         lines = videos.play(folder, **episode, output=options.output)
     for line in lines:
         print(line, flush=True)
+
+
+def export(arguments: list[str]) -> None:
+    """rljax export"""
+    options = shared.parse(ExportOptions, arguments, "export")
+    from rljax.runs.export import checks, exporting
+
+    path, difference = exporting.export(
+        options.folder(options.run),
+        options.to,
+        learner=options.learner,
+        best=options.best,
+        output=options.output,
+    )
+    print(
+        f"{path}: acts as the run's policy, to {difference:.1g} in {checks.OBSERVATIONS} sampled "
+        f"observations (limit {checks.TOLERANCE:g})"
+    )
+
+
+def pack(arguments: list[str]) -> None:
+    """rljax pack"""
+    options = shared.parse(PackOptions, arguments, "pack")
+    from rljax.runs.export import packing
+
+    print(packing.pack(options.folder(options.run), output=options.output))

@@ -164,7 +164,7 @@ class Pictures(Module):
                 x = self._convolution(name, x, channels, width, stride, 0)
                 x = activated(x, "relu", self.settings.layer_norm, f"{name}_norm")
         dense = Dense(WIDTHS[kind], self.settings.initialisation, math.sqrt(2.0), name="dense")
-        x, norm = dense(x.reshape(len(x), -1)), self.settings.layer_norm
+        x, norm = dense(x.reshape(x.shape[0], -1)), self.settings.layer_norm
         return activated(x, self.settings.activation, norm, "dense_norm")
 
     def _convolution(

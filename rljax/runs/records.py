@@ -227,6 +227,11 @@ def read_config(folder: Path) -> dict[str, Any]:
         described = json_files.read_json(path)
     except ValueError as error:
         raise ValueError(f"'{folder}' is not a run: its {error}.") from None
+    return checked(folder, described)
+
+
+def checked(folder: Path, described: dict[str, Any]) -> dict[str, Any]:
+    """The content of a config.json. Raises `ValueError` for other fields, or another `FORMAT`."""
     number, wrong, remedy = described.get("format"), None, "Restore it from a copy."
     is_number = json_files.WHOLE.fits(number)
     if not is_number or number != FORMAT:

@@ -410,6 +410,18 @@ def goals() -> list[str]:
     return table(["updates/s", "ours", "authors'", "ratio", "share of the bound"], rows_shown)
 
 
+def actions() -> list[str]:
+    """The time of an action: the loaded policy, exported ones, and Stable-Baselines3's."""
+    medians = benchmark("exported")["medians"]
+    names = ("rljax.load", "policy.py", "policy.onnx", "predict")
+    rows = [
+        [width, *(number(medians[f"{width} {name}, us"]) for name in names)]
+        for width in ("2x64", "2x256")
+    ]
+    header = ["microseconds", "`rljax.load`", "NumPy file", "ONNX", "SB3's `predict`"]
+    return table(header, rows)
+
+
 def torsos() -> list[str]:
     """The time of an update for each number of thinking steps."""
     file = benchmark("torsos")
@@ -606,6 +618,7 @@ def tables() -> dict[tuple[str, str], str]:
         ("speed", "jax_corl"): jax_corl(),
         ("speed", "generative"): generative(),
         ("speed", "goals"): goals(),
+        ("speed", "actions"): actions(),
         ("speed", "torsos"): torsos(),
         ("speed", "grids"): grids(),
         ("speed", "accelerator"): accelerator(),

@@ -8,6 +8,7 @@ import pytest
 
 from rljax import cli
 from rljax.cli import doctor
+from rljax.system.packages import DISTRIBUTION
 
 RENDERING = doctor.rendering
 
@@ -71,7 +72,7 @@ def test_a_folder_is_made_and_tried(tmp_path: Path) -> None:
 def test_extras_of_extras_are_missed() -> None:
     from packaging.requirements import Requirement
 
-    assert list(doctor._missing(Requirement("rljax[no-such-extra]"))) == []
+    assert list(doctor._missing(Requirement(f"{DISTRIBUTION}[no-such-extra]"))) == []
     assert list(doctor._missing(Requirement("no-such-package"))) == ["no-such-package"]
 
 

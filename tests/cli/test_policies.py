@@ -1,4 +1,4 @@
-"""`rljax eval` and `rljax play` on small runs."""
+"""`rljax eval`, `play`, `export` and `pack` on small runs."""
 
 from __future__ import annotations
 
@@ -88,3 +88,20 @@ def test_play_tells_as_text_what_is_on_grids_only(
 ) -> None:
     printed = commands.refused(["play", trained, "--terminal"], capsys)
     assert f"cannot be shown as text. As a video: rljax play {trained}" in printed
+
+
+def test_export_says_how_it_was_checked(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["export", str(trained), "--to", "numpy", "--best"])
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{trained / 'policy.py'}: acts as the run's policy, to ")
+    assert "in 16 sampled observations (limit 1e-05)" in printed
+
+
+def test_pack_prints_the_file(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["pack", str(trained)])
+    assert capsys.readouterr().out.strip() == str(trained / "policy.zip")
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "is not a run" in commands.refused(["export", tmp_path, "--to", "numpy"], capsys)
+    assert "is not a run" in commands.refused(["pack", tmp_path], capsys)

@@ -17,6 +17,7 @@ from rljax import cli
 from scripts.benchmarks import accelerator as accelerator_script
 from scripts.benchmarks import (
     atari,
+    exported,
     grids,
     h2o,
     measuring,
@@ -111,6 +112,13 @@ def test_grids_are_stepped():
         "steps/s",
         "steps/s of the processor",
     }
+
+
+@pytest.mark.slow
+def test_actions_of_exported_policies_are_timed():
+    figures = exported.ours(8, 2)
+    assert figures.keys() == {"rljax.load", "policy.py", "policy.onnx"}
+    assert min(figures.values()) > 0
 
 
 @pytest.mark.learn

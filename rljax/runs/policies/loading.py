@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -16,8 +17,9 @@ from rljax.learning import agent_state, configuration, registry, schedules
 from rljax.learning.named_code import named_code
 from rljax.learning.settings import Settings, settings_of
 from rljax.runs import arguments, checkpoints
+from rljax.runs.export import packs
 from rljax.runs.policies.policy import Policies, Policy
-from rljax.runs.records import read_config
+from rljax.runs.records import checked, read_config
 from rljax.trust import Folder
 
 
@@ -29,6 +31,8 @@ def load_all(
     parts: Sequence[str] = ("agent",),
 ) -> Policies:
     """The policies of all learners of the run in `out`: the last ones, or the `best` by evaluation.
+
+    `out` is a run's folder, or a file of `rljax pack`.
 
     `config` has new values of settings that the agent's `acting` names. `parts` are of
     `rljax.learning.named_code.PARTS`.
@@ -42,9 +46,9 @@ def load_all(
     changed = changed_for_acting(module, trained, config or {}, settings.agent)
     if config:
         contract.check(module, spec, changed)
-    path = checkpoints.newest(folder.path / "checkpoints")
-    values = checkpoints.notes(path)["values"] or {}
-    scheduled = {name: value for name, value in values.items() if name not in (config or {})}
+    saved = _saved(folder.path)
+    values = saved.values.items()
+    scheduled = {name: value for name, value in values if name not in (config or {})}
     in_steps = schedules.in_steps(module, dataclasses.replace(changed, **scheduled), settings)
     stacked = configuration.stack(in_steps, len(settings.seeds))
     keys = jax.vmap(jax.random.key)(np.asarray(settings.seeds, np.uint32))
@@ -55,9 +59,9 @@ def load_all(
         return agent_state.create(module, key, spec, config, inputs, other)
 
     template = jax.eval_shape(jax.vmap(create), keys, stacked)
-    state = checkpoints.restore(path, "best" if best else "agent", template)
+    state = saved.restore("best" if best else "agent", template)
     reference, spaces = described["reference"], described["spaces"]
-    policies = Policies(settings, spec, module, stacked, state, int(path.name), reference, spaces)
+    policies = Policies(settings, spec, module, stacked, state, saved.step, reference, spaces)
     try:
         _ = policies.spaces
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -66,6 +70,25 @@ def load_all(
             f"({error}). Restore it from a copy."
         ) from error
     return policies
+
+
+class _Saved(NamedTuple):
+    """The saved policies of a run."""
+
+    step: int
+    values: Mapping[str, Any]  # of settings by a schedule
+    restore: Callable[[str, Any], Any]  # of a name and a template
+
+
+def _saved(path: Path) -> _Saved:
+    if path.is_file():
+        notes = packs.read_notes(path)
+        restore = functools.partial(packs.restore, path)
+        return _Saved(notes["step"], notes.get("values") or {}, restore)
+    checkpoint = checkpoints.newest(path / checkpoints.FOLDER)
+    values = checkpoints.notes(checkpoint)["values"] or {}
+    restore = functools.partial(checkpoints.restore, checkpoint)
+    return _Saved(int(checkpoint.name), values, restore)
 
 
 def load_named(folder: Folder, option: str = "--from", advice: str = "") -> Policies:
@@ -107,7 +130,8 @@ def load(
     config: Mapping[str, Any] | None = None,
     trust: bool = False,
 ) -> Policy:
-    """The policy of one learner of the run in `out`: a function of observations, see `Policy`.
+    """The policy of one learner of the run, or of the packed one, in `out`: a function of
+    observations, see `Policy`.
 
     `best`, `config` and the errors are those of `load_all`. With `trust`, the user vouches for code
     that the run names.
@@ -153,7 +177,8 @@ def _require_changeable(module: Any, config: Any, name: str, agent: str) -> None
 
 
 def _read(folder: Folder, parts: Sequence[str]) -> tuple[Mapping[str, Any], Settings, Any, Any]:
-    described = read_config(folder.path)
+    path = folder.path
+    described = checked(path, packs.read_config(path)) if path.is_file() else read_config(path)
     settings = settings_of(described)
     folder.require_code("config.json", named_code(settings, parts), described.get("seals"))
     module = registry.load_agent(settings.agent)

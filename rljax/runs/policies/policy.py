@@ -50,23 +50,23 @@ class Policies:
             return None
         return Spaces.read(self.described_spaces, self.settings.env)
 
-    @property
+    @functools.cached_property
     def observes_time(self) -> bool:
         """Whether observations end with the time."""
         name = envs.observed(self.settings.env, self.experience.observes)
         return name != "none" and envs.with_time(name) == name
 
-    @property
+    @functools.cached_property
     def experience(self) -> Experience:
         """The agent's declaration."""
         return self.module.experience(self.config)
 
-    @property
+    @functools.cached_property
     def remembers(self) -> bool:
         """Whether actions depend on earlier observations."""
         return not isinstance(first_memory(self.module, self.spec, self.config), Lasting | None)
 
-    @property
+    @functools.cached_property
     def explores_in_time(self) -> bool:
         """Whether exploring actions, and they alone, depend on earlier ones."""
         return isinstance(first_memory(self.module, self.spec, self.config), Lasting)
@@ -80,21 +80,23 @@ class Policy:
         require_learner(policies.settings, learner)
         self.spec = policies.spec
         self._policies, self.learner = policies, learner
-        self._state, self._config = jax.tree.map(
-            lambda x: x[learner], (policies.state, policies.config)
-        )
+        state, self._config = jax.tree.map(lambda x: x[learner], (policies.state, policies.config))
+        # A list is faster to hand over than a State, at each call.
+        self._learnt, structure = jax.tree.flatten((state, self._config))
         module = policies.module
 
-        def choose(
-            state: Any, observation: Any, key: Any, config: Any, explore: bool, memory: Any
+        def decide(
+            learnt: list[Any], observation: Any, call: Any, explore: bool, memory: Any
         ) -> Any:
+            state, config = structure.unflatten(learnt)
             action, _, memory = agent_state.act(
-                module, state, observation, key, config, explore, memory
+                module, state, observation, call_key(call), config, explore, memory
             )
             return action, memory
 
-        self._act = jax.jit(choose, static_argnames="explore")
+        self._act = jax.jit(decide, static_argnames="explore")
         self._calls, self._memory = 0, None
+        self._fresh: dict[tuple[int, ...], Any] = {}  # memories by their leading axes
 
     def __call__(
         self,
@@ -121,10 +123,11 @@ class Policy:
         """
         inputs = self._inputs(observation, normalised, step, mask)
         self._calls += 1
-        key = jax.random.key(self._calls)
         lasting = explore and step is not None and self._policies.explores_in_time
         memory = self._recalled(inputs, step) if self._policies.remembers or lasting else None
-        action, self._memory = self._act(self._state, inputs, key, self._config, explore, memory)
+        action, self._memory = self._act(
+            self._learnt, inputs, np.uint32(self._calls), explore, memory
+        )
         action = np.asarray(action)
         if not normalised and self._policies.spaces is not None:
             action = self._policies.spaces.act(action)
@@ -141,12 +144,15 @@ class Policy:
         one = jax.tree.leaves(self.spec.observation)[0]
         shape = np.shape(jax.tree.leaves(inputs)[0])
         leading = shape[: len(shape) - len(one.shape)]
-        fresh = first_memory(self._policies.module, self.spec, self._config, *leading)
         if step is None:
             raise ValueError(
                 "this policy remembers the episode. Give the steps since the reset: "
                 "policy(observation, step=0), then step=1, and so on."
             )
+        if leading not in self._fresh:
+            module = self._policies.module
+            self._fresh[leading] = first_memory(module, self.spec, self._config, *leading)
+        fresh = self._fresh[leading]
         first: Any = np.broadcast_to(np.asarray(step) == 0, leading)
         if first.all():
             return fresh
@@ -157,7 +163,7 @@ class Policy:
                 f"this policy remembers the episode, and step is {step}: the call before must have "
                 "shown the step before, of as many environments. Begin an episode with step=0."
             )
-        return choose(first, fresh, self._memory)
+        return choose(first, fresh, self._memory) if first.any() else self._memory
 
     def _inputs(self, observation: Any, normalised: bool, step: Any, mask: Any) -> Any:
         """The observations, of either form, as the agent sees them."""
@@ -228,6 +234,11 @@ class Policy:
             )
         time = np.broadcast_to(share_of_time(np.asarray(step, np.float32), self.spec), leading)
         return np.concatenate([inputs, time[..., None].astype(np.float32)], axis=-1)
+
+
+def call_key(number: Any) -> jax.Array:
+    """The random key of a policy's call, counted from 1."""
+    return jax.random.key(number)
 
 
 def require_learner(settings: Settings, learner: int) -> None:

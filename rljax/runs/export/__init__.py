@@ -1,0 +1,1 @@
+"""Trained policies for where JAX is not installed, and runs as one file."""
