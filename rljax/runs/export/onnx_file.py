@@ -58,7 +58,8 @@ def require_onnx() -> None:
         import onnxruntime  # noqa: F401
     except ImportError as error:
         raise ValueError(
-            f"ONNX needs a package that is not installed ({error.name}): {install_command('export')}"
+            f"ONNX needs a package that is not installed ({error.name}): "
+            f"{install_command('export')}"
         ) from None
 
 
