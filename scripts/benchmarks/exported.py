@@ -7,7 +7,8 @@
 Ours needs onnx and onnxruntime: pip install 'rljax-suite[export]'. All are SAC's actors of two
 hidden layers, untrained, from one observation of HalfCheetah's size to one action within its
 bounds, without exploration, on one CPU with one thread each. Processes alternate; each number is
-the median of its calls, and medians of rounds are reported."""
+the median of its calls, and medians of rounds are reported.
+"""
 
 from __future__ import annotations
 
