@@ -84,5 +84,5 @@ def test_what_cannot_be_written_is_refused(folder: Path, monkeypatch: pytest.Mon
     with pytest.raises(ValueError, match="no learner 2: the run has 2, 0 to 1"):
         rljax.export(folder, "numpy", learner=2)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ValueError, match=r"onnxruntime\): pip install 'rljax\[export\]'"):
+    with pytest.raises(ValueError, match=r"onnxruntime\): pip install 'rljax-suite\[export\]'"):
         rljax.export(folder, "onnx")
