@@ -22,8 +22,11 @@ class Check:
 
 def main(arguments: list[str]) -> None:
     """rljax env COMMAND"""
-    if not arguments or arguments[0] != "check":
-        raise ValueError("rljax env check ENV plays random actions, and says what looks wrong.")
+    if arguments[:1] in (["-h"], ["--help"]):
+        print("rljax env check ENV plays random actions, and says what an environment does wrong.")
+        return
+    if arguments[:1] != ["check"]:
+        raise ValueError("give the command: rljax env check ENV")
     options = shared.parse(Check, arguments[1:], "env check")
     from rljax.interface.environment_check import check_env
     from rljax.trust import show
