@@ -42,7 +42,7 @@ import jax
 import numpy as np
 import tyro
 
-from rljax.cli import agents, analysis, data, policies, recording, training
+from rljax.cli import agents, analysis, data, environments, policies, recording, training
 from rljax.cli.main import main as command_line
 from rljax.learning import registry
 from scripts.faults import shared
@@ -62,6 +62,7 @@ WORK = (
     "rljax.distributed.ray_cluster.RayCluster.run",
     "rljax.runs.policies.evaluate.environment_seeds",
     "rljax.runs.policies.videos.environment_seeds",
+    "rljax.interface.environment_check._play",
     "rljax.runs.policies.collect.roll_out",
     "rljax.runs.policies.collect.demonstrated",
     "rljax.datasets.recording.scripted_experts._collect",
@@ -75,12 +76,16 @@ COMMANDS: dict[str, Any] = {
     "extract": training.Extract,
     "eval": policies.Evaluate,
     "play": policies.PlayOptions,
+    "export": policies.ExportOptions,
+    "pack": policies.PackOptions,
     "plot": analysis.Plot,
     "report": analysis.ReportOptions,
+    "diagnose": analysis.Diagnose,
     "select": analysis.Select,
     "watch": analysis.Watch,
     "list": agents.List,
     "new": agents.New,
+    "env check": environments.Check,
     "data list": data.Names,
     "data info": data.Info,
     "data check": data.Check,
@@ -148,6 +153,11 @@ VALUES: dict[str, Sequence[str]] = {
     "storage": ("sqlite:///trials.db", "nothing://"),
     "acting": ("policy", "exploring", "random", "replay"),
     "space": ("whole.npz", "missing.toml"),
+    "wrap": ("mine.py:Config", "missing.py:Scale", "mine.py"),
+    "chart_names": ("rljax", "cleanrl"),
+    "mlflow": ("experiment",),
+    "trackio": ("project",),
+    "stop_at_return": ("-100", "0"),
 }
 ABSURD = ("", " ", "-", "--", "-0", "-1", "0", "nan", "inf", "-inf", "1e308", "1e-320", "1e5000")
 ABSURD += ("9223372036854775808", "1_000", "0x10", "1e3.5", "true", "None", "None,1", "[1, 2]", "{")
