@@ -102,7 +102,8 @@ def _described(env: Any) -> PythonEnvironment:
 
 
 def _limit(env: Any) -> int | None:
-    return env.spec.max_episode_steps if env.spec is not None else None
+    limit = env.spec.max_episode_steps if env.spec is not None else None
+    return limit or getattr(env.unwrapped, "max_episode_steps", None)
 
 
 def _copies(env: Any) -> Callable[..., Any]:

@@ -17,6 +17,12 @@ from rljax.learning.settings import LARGEST, Settings, seeds_of
 from rljax.runs import records
 from rljax.trust import Folder, nearest
 
+# Of `rljax.train` itself.
+ARGUMENTS = ("agent", "env", "steps", "data", "seeds", "config", "out", "callbacks", "loggers")
+ARGUMENTS += ("quiet", "command", "trust")
+# Arguments of making an environment that its name does not keep.
+_OF_MAKING = {"render_mode", "num_envs", "vectorization_mode", "max_episode_steps"}
+
 
 def folder(out: Any) -> Path:
     """The folder of a run as a path."""
@@ -36,11 +42,11 @@ def checked(values: Mapping[str, Any]) -> dict[str, Any]:
     settings = {}
     for name, value in values.items():
         if name not in hints:
-            known = [x for x in hints if x not in ("agent", "env", "steps", "seeds", "data")]
+            known = [*ARGUMENTS, *(x for x in hints if x not in ARGUMENTS)]
             raise TypeError(
                 f"there is no argument '{name}'."
                 f"{configuration.run_hint(name) or nearest(name, known)} The agent's own settings "
-                f"go into config={{...}}. All settings of a run: {', '.join(known)}"
+                f"go into config={{...}}. All arguments: {', '.join(known)}"
             )
         settings[name] = configuration.coerce(name, value, hints[name], LARGEST)
     return settings
@@ -96,7 +102,10 @@ def environment_name(env: Any) -> str | None:
     """
     if env is None or isinstance(env, str):
         return env
-    return _registered(env) or objects.register(env)
+    import gymnasium
+
+    is_vector = isinstance(env, gymnasium.vector.VectorEnv)
+    return (None if is_vector else _registered(env)) or objects.register(env)
 
 
 def evaluation_environment(name: str | None) -> str | None:
@@ -155,7 +164,7 @@ def _registered(env: Any) -> str | None:
     changed = {
         name: value
         for name, value in spec.kwargs.items()
-        if name != "render_mode" and registered.kwargs.get(name) != value
+        if name not in _OF_MAKING and registered.kwargs.get(name) != value
     }
     try:
         return f"{spec.id}?{json.dumps(changed)}" if changed else spec.id

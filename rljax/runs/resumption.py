@@ -56,12 +56,18 @@ def require_structure(folder: Path, saved: Mapping[str, Any], structure: Mapping
     for name, value in structure.items():
         # A setting that is newer than the run has its default.
         is_new = name.startswith("online.") or name.removeprefix("config.") not in written
-        if saved.get(name, value if is_new else None) != value:
+        if saved.get(name, value if is_new else None) == value:
+            continue
+        if name in ("observation_shape", "action_size"):
             raise ValueError(
-                f"'{folder / 'config.json'}' says {name} = {value}, the checkpoint was made with "
-                f"{saved.get(name)}. Structural settings cannot change in a resumed run: restore "
-                "the value, or start a new run."
+                f"the environment has {name} = {value}, and the run in '{folder}' began with "
+                f"{saved.get(name)}: go on in the one that it began with."
             )
+        raise ValueError(
+            f"'{folder / 'config.json'}' says {name} = {value}, the checkpoint was made with "
+            f"{saved.get(name)}. Structural settings cannot change in a resumed run: restore the "
+            "value, or start a new run."
+        )
 
 
 def require_protocol(folder: Path, saved: Mapping[str, Any], protocol: Mapping[str, Any]) -> None:

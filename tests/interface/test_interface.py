@@ -13,7 +13,7 @@ import rljax
 from rljax import envs
 from rljax.envs.environment import EnvironmentFailed
 from rljax.interface.environment_check import EnvReport, check_env
-from rljax.runs import records, run
+from rljax.runs import arguments, records, run
 from tests.helpers import small_runs
 
 
@@ -160,6 +160,20 @@ def test_a_vector_environment_trains_and_its_single_ones_evaluate(tmp_path: Path
     assert vector.reset()[0].shape == (2, 2), "it is not closed"
     with pytest.raises(ValueError, match=r"has 2 environments, and 2 x 2 are needed.*num-envs"):
         run.train("ppo", vector, 100, seeds=2, out=tmp_path / "two", **small)
+
+
+@pytest.mark.parametrize("env", [Room, lambda: Room(), Room()])
+def test_the_time_limit_of_a_class_holds_however_it_is_given(env: Any) -> None:
+    hosted = envs.make_hosted(str(arguments.environment_name(env)), 1)
+    assert hosted.spec.max_episode_steps == 20
+
+
+def test_a_vector_environment_that_gymnasium_made_is_stepped_as_it_is() -> None:
+    vector = gymnasium.make_vec("CartPole-v1", num_envs=2)
+    name = arguments.environment_name(vector)
+    assert str(name).startswith("python/")
+    assert arguments.evaluation_environment(name) == "CartPole-v1"
+    vector.close()
 
 
 # Wrappers

@@ -201,6 +201,13 @@ def test_an_evaluation_in_a_second_environment(tmp_path: Path) -> None:
     assert line["evaluation/Pendulum-v1/return"][0] < 0
 
 
+def test_a_second_environment_of_other_spaces_is_refused_at_once(tmp_path: Path) -> None:
+    elsewhere = callbacks.EvaluateIn("Pendulum-v1", 1)
+    with pytest.raises(ValueError, match=r"observation_shape = \(2,\) on .*'Pendulum-v1' has"):
+        loop(Rewarding, tmp_path / "run", elsewhere, steps=100).execute()
+    assert not records.read(tmp_path / "run", "metrics")
+
+
 def test_the_command_line_stops_at_a_return(tmp_path: Path) -> None:
     words = commands.train("ppo", "rljax/Pendulum", "--steps", 1_000, "--out", tmp_path / "run")
     cli.main([*words, "--stop-at-return", "-10000"])

@@ -12,6 +12,7 @@ from rljax.learning import configuration, evaluation
 from rljax.learning.evaluation import Episodes
 from rljax.learning.loop import Training
 from rljax.runs import json_files
+from rljax.runs.policies.evaluate import require_fit
 from rljax.runs.policies.policy import Policies, Policy
 from rljax.trust import nearest
 
@@ -140,11 +141,16 @@ class Controls:
         return Policy(self.policies(), learner)
 
     def evaluator(self, env: str, episodes: int) -> Any:
-        """What plays `episodes` episodes of each learner in the environment `env`."""
+        """What plays `episodes` episodes of each learner in the environment `env`.
+
+        Raises `ValueError` for an environment with other spaces.
+        """
         training = self._training
         observed = envs.observed(env, training.experiment.experience.observes)
         number = len(self.seeds)
-        return evaluation.make(training.module, observed, number, episodes, {})
+        evaluator = evaluation.make(training.module, observed, number, episodes, {})
+        require_fit(training.spec, evaluator.spec)
+        return evaluator
 
     def evaluate(self, evaluator: Any, episodes: int) -> Episodes:
         """Play `episodes` episodes with each learner, seeded by its seed and the step."""

@@ -104,7 +104,7 @@ def play_episodes(
         limits["max_episode_steps"] = limit  # of the data's environment, as in training
     observed = envs.observed(name, policies.experience.observes)
     evaluator = evaluation.make(agent, observed, number, episodes, limits)
-    _require_fit(policies.spec, evaluator.spec)
+    require_fit(policies.spec, evaluator.spec)
     seeds = [s for _ in range(number) for s in environment_seeds(seed, EVALUATE, number=episodes)]
     played = evaluator(policies.state, seeds, config)
     close(evaluator)
@@ -176,7 +176,8 @@ def _steps_of_best(folder: Path, until: int) -> list[int]:
     return [] if best is None else [learner["step"] for learner in best["learners"]]
 
 
-def _require_fit(trained: EnvSpec, other: EnvSpec) -> None:
+def require_fit(trained: EnvSpec, other: EnvSpec) -> None:
+    """Raise `ValueError` where policies of the first spaces cannot play in the other ones."""
     name = difference(trained, other)
     if name is not None:
         raise ValueError(
