@@ -153,6 +153,8 @@ def goals_of(hosted: Hosted) -> VectorGoals | str:
             "compute_reward(achieved, goal, info) in NumPy, as Gymnasium's goal interface has it, "
             "or goal_reward(achieved, goal) in JAX, from goals [..., G] to rewards [...]"
         )
+    if isinstance(reward, str):
+        return f"compute_reward of '{hosted.name}' {reward}"
     goals = jax.ShapeDtypeStruct((2, size), jnp.float32)
     try:
         shape = jax.eval_shape(reward, goals, goals).shape
@@ -171,7 +173,7 @@ def goals_of(hosted: Hosted) -> VectorGoals | str:
     return VectorGoals(size, first[ACHIEVED], first[DESIRED], reward)
 
 
-def _reward(environment: Any, size: int) -> Reward | None:
+def _reward(environment: Any, size: int) -> Reward | str | None:
     if hasattr(environment, "goal_reward"):
         return environment.goal_reward
     if type(environment).__module__.startswith(_FETCH):
@@ -181,10 +183,19 @@ def _reward(environment: Any, size: int) -> Reward | None:
     return _host_reward(compute, size) if callable(compute) else None
 
 
-def _host_reward(compute: Callable[[Any, Any, Any], Any], size: int) -> HostReward:
-    """`compute` for many goals at once, if it gives the same as for one after another."""
+def _host_reward(compute: Callable[[Any, Any, Any], Any], size: int) -> HostReward | str:
+    """`compute` for many goals at once, if it gives the same as for one after another; what is
+    wrong with it, if it gives no reward.
+    """
     goals = np.random.default_rng(0).uniform(-1.0, 1.0, (3, size))
     single = HostReward(compute, one_by_one=True)
+    try:
+        single.on_host(goals, goals[::-1])
+    except Exception as error:
+        return (
+            f"raised {type(error).__name__}: {error}, for goals [{size}] and an empty info. Let it "
+            "depend on the goals alone"
+        )
     try:
         many = HostReward(compute).on_host(goals, goals[::-1])
     except Exception:

@@ -16,6 +16,8 @@ class Check:
     """
 
     env: tyro.conf.Positional[str]  # such as Hopper-v5, ./mine.py:Room, my_module:Room-v0
+    # FILE:CLASS of a wrapper of Gymnasium around it; repeated, the first is innermost
+    wrap: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     steps: int = 2_000  # of random actions
     seed: int = 0  # of the environment and the actions
 
@@ -28,10 +30,12 @@ def main(arguments: list[str]) -> None:
     if arguments[:1] != ["check"]:
         raise ValueError("give the command: rljax env check ENV")
     options = shared.parse(Check, arguments[1:], "env check")
+    from rljax import envs
     from rljax.interface.environment_check import check_env
     from rljax.trust import show
 
-    report = check_env(options.env, options.steps, options.seed)
+    name = envs.with_wrappers(options.env, options.wrap) if options.wrap else options.env
+    report = check_env(name, options.steps, options.seed)
     show(str(report))
     if any(finding.severity == "error" for finding in report.findings):
         raise SystemExit(1)

@@ -324,13 +324,14 @@ class ActiveRun:
         """End a run whose iterator is closed, as after Ctrl-C."""
         if self.training.step != self.saver.step:
             self._save_now()
-        for _ in self._end("stopped by a break"):
+        self.controls.stop("its loop ended")
+        for _ in self._end(self.controls.reason):
             pass
         self._say_how_to_go_on()
 
     def _say_how_to_go_on(self) -> None:
         self.view.say(
-            f"stopped at {self.training.step} steps, all saved. To go on: "
+            f"stopped at {self.training.step} steps ({self.controls.reason}), all saved. To go on: "
             f"rljax resume {self.folder}"
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from typing import Any
@@ -26,4 +27,5 @@ def show_warning(
 ) -> None:
     """`warnings.showwarning` of the command line: the text alone."""
     kind = "note" if issubclass(category, Note) else "warning"
-    print(f"{kind}: {printable(str(message), keep=LINES)}", file=sys.stderr)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(message))  # colours of Gymnasium
+    print(f"{kind}: {printable(text, keep=LINES)}", file=sys.stderr)

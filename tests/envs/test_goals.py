@@ -90,6 +90,16 @@ class Without(Reach):
         return self.seen(), 0.0, False, False, {}
 
 
+class ByInfo(Reach):
+    """With a reward that needs more than the goals."""
+
+    def compute_reward(self, achieved, goal, info):
+        return -float(np.abs(achieved - goal).sum() > info["radius"])
+
+    def step(self, action):
+        return self.seen(), 0.0, False, False, {}
+
+
 class InNumPy(Reach):
     """With a reward that JAX cannot trace."""
 
@@ -110,7 +120,7 @@ def registered() -> Iterator[None]:
     register = gymnasium.register
     made = {
         f"{made_by.__name__}-v0": made_by
-        for made_by in (Reach, Known, Turned, OneByOne, Without, InNumPy, ForAll)
+        for made_by in (Reach, Known, Turned, OneByOne, Without, ByInfo, InNumPy, ForAll)
     }
     for name, made_by in made.items():
         register(name, made_by, max_episode_steps=20)
@@ -201,6 +211,7 @@ def test_sac_draws_with_the_goals_of_the_environment() -> None:
                 r"method compute_reward"
             ),
         ),
+        ("ByInfo-v0", r"compute_reward of 'ByInfo-v0' raised KeyError: 'radius', for goals"),
         (
             "InNumPy-v0",
             r"goal_reward of 'InNumPy-v0' cannot be traced by JAX \(TracerArrayConversionError\)",
