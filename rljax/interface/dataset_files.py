@@ -21,8 +21,13 @@ class Dataset:
     Actions are normalised to [-1, 1] by `action_bounds`.
     """
 
-    def __init__(self, data: OfflineDataset, path: Path | None = None) -> None:
-        """`path` is the file that holds the same rows, if there is one."""
+    def __init__(self, data: OfflineDataset | str | Path, path: Path | None = None) -> None:
+        """Rows in memory, of which the file `path` holds the same, if there is one; or a data set's
+        name or file, as `read` takes it.
+        """
+        if isinstance(data, str | Path):
+            path = Path(data) if Path(data).is_file() else None
+            data = datasets.load(str(data))
         self.data, self.path = data, path
 
     def __repr__(self) -> str:

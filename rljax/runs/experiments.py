@@ -53,7 +53,8 @@ def prepare(
     )
     if config is None or isinstance(config, Mapping):
         defaults = preset(agent, module, env, data, run_settings.preset)
-        config = configuration.replace(defaults, configuration.native(config or {}), "config")
+        named = {configuration.setting(defaults, x): value for x, value in (config or {}).items()}
+        config = configuration.replace(defaults, configuration.native(named), "config")
     elif type(config).__qualname__ == module.Config.__qualname__:
         # The file of an agent may have been loaded twice.
         values = {

@@ -228,6 +228,7 @@ def test_a_data_set_from_arrays(tmp_path: Path) -> None:
     assert len(data[:6]) == len(data.episodes(0)) == 6
     assert data.episodes(1).returns.tolist() == [40]
     assert [finding.severity for finding in data.check()].count("error") == 0
+    assert rljax.Dataset(tmp_path / "mine.npz").returns.tolist() == data.returns.tolist()
     again = data.episodes([0]).write(tmp_path / "less.hdf5")
     assert rljax.Dataset.read(tmp_path / "less.hdf5").returns.tolist() == again.returns.tolist()
     with pytest.raises(ValueError, match=r"mine\.npz' exists"):

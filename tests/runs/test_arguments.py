@@ -94,6 +94,11 @@ def test_an_environment_or_a_function_that_makes_one_stands_for_its_name() -> No
     made.close()
 
 
+def test_names_of_other_libraries_are_understood() -> None:
+    made = experiments.prepare("ppo", "rljax/Pendulum", 4_096, config={"gamma": 0.9})
+    assert made.config.discount == 0.9
+
+
 def test_environments_without_a_name_have_one_in_this_process() -> None:
     import gymnasium
     from gymnasium.envs.classic_control import PendulumEnv
