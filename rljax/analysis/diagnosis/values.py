@@ -17,6 +17,7 @@ BEYOND = 2.0  # times what rewards allow
 UNSEEN = 3.0  # times the rewards of the longest episode
 GROWTH = 1.3  # from one quarter of the run to the next
 EXPLOSION = 10.0
+LONG = 10.0  # times the longest episode: a discount's horizon that few runs learn
 LAG = 0.5  # of the target, by which values stay away from it
 
 
@@ -27,9 +28,7 @@ def beyond_rewards(history: History) -> Iterator[Finding]:
     if name is None or largest is None:
         return
     column = np.abs(history.metrics[name])
-    discounts = np.array(
-        [history.setting("discount", learner) or 1.0 for learner in range(history.learners)]
-    )
+    discounts = _discounts(history)
     bound = quiet(np.divide, largest + _entropy_bonus(history), 1.0 - discounts)
     highest = quiet(np.nanmax, column, axis=0)
     flags = quiet(lambda: np.isfinite(bound) & (highest > BEYOND * bound))
@@ -68,7 +67,10 @@ def growing(history: History) -> Iterator[Finding]:
         unseen = quiet(np.greater, fourth, UNSEEN * largest * longest)
         explodes &= quiet(np.greater, fourth, largest)
         grows &= quiet(np.greater, fourth, largest)
-    flags = explodes | (grows & (unseen | failing(history)))
+    # Values that are on their way to what a sound horizon allows grow too, in a run that is short.
+    horizon = quiet(np.divide, 1.0, 1.0 - _discounts(history))
+    far = horizon > LONG * (history.longest_episode or np.inf)
+    flags = explodes | (grows & (unseen | (far & failing(history))))
     if flags.any():
         texts = [
             f"the median of |{name}| was {plain(second[k])}, {plain(third[k])} and "
@@ -109,6 +111,11 @@ def lagging(history: History) -> Iterator[Finding]:
             "The targets are too large for it: scale rewards down (--config.reward-scale), lower "
             "the discount, or raise the critic's learning rate.",
         )
+
+
+def _discounts(history: History) -> np.ndarray:
+    numbers = [history.setting("discount", learner) or 1.0 for learner in range(history.learners)]
+    return np.array(numbers)
 
 
 def _name(history: History) -> str | None:
