@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rljax.interface.dataset_files import Dataset
-    from rljax.interface.environment_check import check_env
-    from rljax.interface.playing import evaluate, make_env
-    from rljax.interface.run_folder import Run
     from rljax.runs import events
     from rljax.runs.events import callbacks, loggers
     from rljax.runs.export.exporting import export
     from rljax.runs.export.packing import pack
+    from rljax.runs.interface.dataset_files import Dataset
+    from rljax.runs.interface.environment_check import check_env
+    from rljax.runs.interface.playing import evaluate, make_env
+    from rljax.runs.interface.run_folder import Run
     from rljax.runs.policies.loading import load
     from rljax.runs.policies.policy import Policy
     from rljax.runs.run import resume, resuming, train, training
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Dataset": "rljax.interface.dataset_files",
+    "Dataset": "rljax.runs.interface.dataset_files",
     "Policy": "rljax.runs.policies.policy",
-    "Run": "rljax.interface.run_folder",
-    "check_env": "rljax.interface.environment_check",
-    "evaluate": "rljax.interface.playing",
+    "Run": "rljax.runs.interface.run_folder",
+    "check_env": "rljax.runs.interface.environment_check",
+    "evaluate": "rljax.runs.interface.playing",
     "export": "rljax.runs.export.exporting",
     "load": "rljax.runs.policies.loading",
-    "make_env": "rljax.interface.playing",
+    "make_env": "rljax.runs.interface.playing",
     "pack": "rljax.runs.export.packing",
     "resume": "rljax.runs.run",
     "resuming": "rljax.runs.run",

@@ -33,7 +33,6 @@ PACKAGES = [
     "runs",
     "tuning",
     "analysis",
-    "interface",
     "cli",
 ]
 # An agent imports no other agent.

@@ -38,7 +38,7 @@ MARKS = {"good": "ok", "note": "note", "wrong": "WRONG"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class Reading:
     """One thing that was looked at."""
 
     state: State  # "wrong" means that nothing can be trained
@@ -70,23 +70,25 @@ def doctor(arguments: list[str]) -> None:
     raise SystemExit(int(wrong > 0))
 
 
-def examine() -> Iterator[Line]:
+def examine() -> Iterator[Reading]:
     """All lines, in the order in which they are printed."""
     for part in (python, packages, devices, training, cache, disk, memory, rendering, extras):
         try:
             yield from part()
         except Exception as error:  # a broken package can raise anything
             says = f"{type(error).__name__}: {error}"
-            yield Line("wrong", part.__name__, says, "Install again: pip install --force-reinstall")
+            yield Reading(
+                "wrong", part.__name__, says, "Install again: pip install --force-reinstall"
+            )
 
 
-def python() -> Iterator[Line]:
+def python() -> Iterator[Reading]:
     """Python and the system."""
     says = f"{platform.python_version()} on {platform.platform()}, {os.cpu_count()} processors"
-    yield Line("good", "Python", says)
+    yield Reading("good", "Python", says)
 
 
-def packages() -> Iterator[Line]:
+def packages() -> Iterator[Reading]:
     """The packages that rljax needs."""
     from packaging.requirements import Requirement
 
@@ -99,18 +101,18 @@ def packages() -> Iterator[Line]:
         version = _version(requirement.name)
         remedy = f"pip install '{requirement.name}{requirement.specifier}'"
         if version is None:
-            yield Line("wrong", requirement.name, "is not installed", remedy)
+            yield Reading("wrong", requirement.name, "is not installed", remedy)
         elif not requirement.specifier.contains(version, prereleases=True):
             says = f"{version}, and rljax needs {requirement.specifier}"
-            yield Line("wrong", requirement.name, says, remedy)
+            yield Reading("wrong", requirement.name, says, remedy)
         else:
             known = tested.get(requirement.name.lower())
             other = "" if known in (None, version) else f" (tested: {known})"
             good.append(f"{requirement.name} {version}{other}")
-    yield Line("good", "packages", f"rljax {_version(DISTRIBUTION)}; {', '.join(good)}")
+    yield Reading("good", "packages", f"rljax {_version(DISTRIBUTION)}; {', '.join(good)}")
 
 
-def devices() -> Iterator[Line]:
+def devices() -> Iterator[Reading]:
     """JAX's devices, and a GPU that it does not see."""
     import jax
 
@@ -119,15 +121,15 @@ def devices() -> Iterator[Line]:
     names = [f"{device.device_kind} ({device.platform}:{device.id})" for device in jax.devices()]
     left = hardware.device_memory()
     room = "" if left is None else f", {left / 1e9:,.0f} GB left"
-    yield Line("good", "devices", f"{', '.join(names)}{room}")
+    yield Reading("good", "devices", f"{', '.join(names)}{room}")
     has_gpu = shutil.which("nvidia-smi") is not None or Path("/dev/nvidia0").exists()
     if has_gpu and jax.default_backend() == "cpu":
         asked = os.environ.get("JAX_PLATFORMS")
         remedy = f"unset JAX_PLATFORMS (it is {asked})" if asked else install_command("cuda13")
-        yield Line("note", "GPU", "there is an NVIDIA GPU that JAX does not use", remedy)
+        yield Reading("note", "GPU", "there is an NVIDIA GPU that JAX does not use", remedy)
 
 
-def training() -> Iterator[Line]:
+def training() -> Iterator[Reading]:
     """A small program with a gradient."""
     import jax
     import jax.numpy as jnp
@@ -135,12 +137,12 @@ def training() -> Iterator[Line]:
     began = time.perf_counter()
     slope = jax.jit(jax.grad(lambda x: jnp.tanh(x @ x).sum()))(jnp.ones((64, 64)))
     if not bool(jnp.isfinite(slope).all()):
-        yield Line("wrong", "compiling", "a small program returns numbers that are not finite")
+        yield Reading("wrong", "compiling", "a small program returns numbers that are not finite")
         return
-    yield Line("good", "compiling", f"a small program in {time.perf_counter() - began:.1f} s")
+    yield Reading("good", "compiling", f"a small program in {time.perf_counter() - began:.1f} s")
 
 
-def cache() -> Iterator[Line]:
+def cache() -> Iterator[Reading]:
     """The folder of compiled programs."""
     from jax import config as jax_settings
 
@@ -149,7 +151,7 @@ def cache() -> Iterator[Line]:
     runtime.persist_compilations()
     if not jax_settings.values["jax_enable_compilation_cache"]:
         remedy = "unset JAX_ENABLE_COMPILATION_CACHE"
-        yield Line("note", "compile cache", "is off: each process compiles everything", remedy)
+        yield Reading("note", "compile cache", "is off: each process compiles everything", remedy)
         return
     folder = Path(jax_settings.values["jax_compilation_cache_dir"])
     files = [path for path in folder.glob("*") if path.is_file()] if folder.is_dir() else []
@@ -157,13 +159,13 @@ def cache() -> Iterator[Line]:
     says = f"{folder}, {len(files):,} files, {size / 1e6:,.0f} MB"
     problem = _unwritable(folder)
     if problem is None:
-        yield Line("good", "compile cache", says)
+        yield Reading("good", "compile cache", says)
     else:
         remedy = f"chmod u+w {folder}, or JAX_COMPILATION_CACHE_DIR=/another/folder"
-        yield Line("note", "compile cache", f"{says}; cannot be written: {problem}", remedy)
+        yield Reading("note", "compile cache", f"{says}; cannot be written: {problem}", remedy)
 
 
-def disk() -> Iterator[Line]:
+def disk() -> Iterator[Reading]:
     """The folder for runs."""
     here = Path.cwd()
     free = shutil.disk_usage(here).free
@@ -171,24 +173,24 @@ def disk() -> Iterator[Line]:
     problem = _unwritable(here)
     if problem is not None:
         remedy = "go to another folder, or give each run --out DIR"
-        yield Line("wrong", "disk", f"{here} cannot be written: {problem}", remedy)
+        yield Reading("wrong", "disk", f"{here} cannot be written: {problem}", remedy)
     elif free < NO_DISK:
-        yield Line("wrong", "disk", says, "make room, or go to another disk")
+        yield Reading("wrong", "disk", says, "make room, or go to another disk")
     else:
-        yield Line("good" if free > LITTLE_DISK else "note", "disk", says)
+        yield Reading("good" if free > LITTLE_DISK else "note", "disk", says)
 
 
-def memory() -> Iterator[Line]:
+def memory() -> Iterator[Reading]:
     """Main memory."""
     from rljax.system import hardware
 
     left = hardware.available_memory()
     if left is not None:
         state: State = "good" if left > LITTLE_MEMORY else "note"
-        yield Line(state, "memory", f"{left / 1e9:,.1f} GB left for this process")
+        yield Reading(state, "memory", f"{left / 1e9:,.1f} GB left for this process")
 
 
-def rendering() -> Iterator[Line]:
+def rendering() -> Iterator[Reading]:
     """Which of MuJoCo's renderers work, and whether films can be written."""
     from rljax.envs.host import rendering
 
@@ -208,13 +210,15 @@ def rendering() -> Iterator[Line]:
     says += f"; MUJOCO_GL is {asked}" if asked else ""
     says += "" if displays else "; there is no display, so no windows"
     if asked and asked not in works:
-        yield Line("note", "rendering", says, f"MUJOCO_GL={works[0]}" if works else rendering.HINT)
+        yield Reading(
+            "note", "rendering", says, f"MUJOCO_GL={works[0]}" if works else rendering.HINT
+        )
     else:
         state: State = "good" if works else "note"
-        yield Line(state, "rendering", says, "" if works else rendering.HINT.strip())
+        yield Reading(state, "rendering", says, "" if works else rendering.HINT.strip())
 
 
-def extras() -> Iterator[Line]:
+def extras() -> Iterator[Reading]:
     """Optional packages."""
     from packaging.requirements import Requirement
 
@@ -222,10 +226,10 @@ def extras() -> Iterator[Line]:
     for extra in metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or ():
         lacking = any(_missing(Requirement(f"{DISTRIBUTION}[{extra}]")))
         (absent if lacking else present).append(extra)
-    yield Line("good", "extras", f"installed: {', '.join(present) or 'none'}")
+    yield Reading("good", "extras", f"installed: {', '.join(present) or 'none'}")
     if absent:
         remedy = f"where you need one: {install_command('EXTRA')}; docs/install.md says what for"
-        yield Line("good", "", f"not installed: {', '.join(absent)}", remedy)
+        yield Reading("good", "", f"not installed: {', '.join(absent)}", remedy)
 
 
 def _missing(requirement: object, seen: frozenset[str] = frozenset()) -> Iterator[str]:

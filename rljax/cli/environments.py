@@ -10,7 +10,7 @@ from rljax.cli import options as shared
 
 
 @dataclasses.dataclass
-class Check:
+class EnvCheck:
     """Play random actions in an environment, and say what it does wrong: spaces, numbers that are
     not finite, episodes' ends and time limits, seeds, masks, scales, saving, speed.
     """
@@ -29,9 +29,9 @@ def main(arguments: list[str]) -> None:
         return
     if arguments[:1] != ["check"]:
         raise ValueError("give the command: rljax env check ENV")
-    options = shared.parse(Check, arguments[1:], "env check")
+    options = shared.parse(EnvCheck, arguments[1:], "env check")
     from rljax import envs
-    from rljax.interface.environment_check import check_env
+    from rljax.runs.interface.environment_check import check_env
     from rljax.trust import show
 
     name = envs.with_wrappers(options.env, options.wrap) if options.wrap else options.env

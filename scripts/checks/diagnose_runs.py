@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rljax.analysis import diagnosis, learning_curves
-from rljax.analysis.diagnosis import Finding
+from rljax.analysis.diagnosis import RunFinding
 from rljax.runs import failures, run
 
 SOURCE = '''
@@ -203,7 +203,7 @@ def train(case: Case, out: Path, scale: float) -> Path:
     return out
 
 
-def verdict(case: Case, findings: list[Finding]) -> str:
+def verdict(case: Case, findings: list[RunFinding]) -> str:
     """What is wrong with the findings of a case; empty where nothing is."""
     names = [finding.name for finding in findings]
     if case.finding is None:

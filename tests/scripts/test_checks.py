@@ -21,7 +21,7 @@ from rljax import datasets
 from rljax.agent import EnvSpec
 from rljax.agents import famo2o, recoil
 from rljax.analysis.comparison import mean_difference
-from rljax.analysis.diagnosis import Finding
+from rljax.analysis.diagnosis import RunFinding
 from rljax.learning import registry
 from scripts.checks import (
     compare_early_bc,
@@ -417,7 +417,7 @@ HEALTHY = diagnose_runs.Case("sac", "rljax/Pendulum", 1, {})
     ],
 )
 def test_a_sickness_is_missed_or_a_false_alarm_given(case, findings, wrong):
-    assert diagnose_runs.verdict(case, [Finding(name, "", "", "") for name in findings]) == wrong
+    assert diagnose_runs.verdict(case, [RunFinding(name, "", "", "") for name in findings]) == wrong
 
 
 def test_there_are_eight_sick_and_eight_healthy_runs():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rljax.analysis.diagnosis import beginnings, outcomes, policies, values
-from rljax.analysis.diagnosis.finding import Finding
+from rljax.analysis.diagnosis.finding import RunFinding
 from rljax.analysis.diagnosis.history import History
 from rljax.analysis.formatting import count
 from rljax.trust import printable
@@ -32,7 +32,7 @@ CHECKS = (
 )
 
 
-def findings(folder: Path) -> list[Finding]:
+def findings(folder: Path) -> list[RunFinding]:
     """What looks wrong in the run in `folder`.
 
     Raises `ValueError` for a folder that is no run, damaged records, and a run that has recorded
@@ -41,7 +41,7 @@ def findings(folder: Path) -> list[Finding]:
     return _findings(History.read(folder))
 
 
-def _findings(history: History) -> list[Finding]:
+def _findings(history: History) -> list[RunFinding]:
     return [finding for check in CHECKS for finding in check(history)]
 
 
@@ -68,4 +68,4 @@ def text(folder: Path) -> str:
     return "\n".join(lines)
 
 
-__all__ = ["Finding", "findings", "text"]
+__all__ = ["RunFinding", "findings", "text"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rljax.analysis.diagnosis.finding import Finding, learners
+from rljax.analysis.diagnosis.finding import RunFinding, learners
 from rljax.analysis.diagnosis.history import CLEAR, History, quiet
 from rljax.analysis.formatting import plain
 
@@ -15,7 +15,7 @@ FEWEST_LEARNERS = 3  # of which one can be far below the others
 FAR_BELOW = 0.3  # of the others' way up from the random policy
 
 
-def warm_up(history: History) -> Iterator[Finding]:
+def warm_up(history: History) -> Iterator[RunFinding]:
     """A warm-up that is the run, or most of it."""
     steps, updates = history.steps, history.updates
     first = history.config.get("first_update") or 0
@@ -28,17 +28,17 @@ def warm_up(history: History) -> Iterator[Finding]:
     if updates[-1] == 0:
         text = f"the last line of metrics is of step {steps[-1]:,} and of 'update' 0"
         text += f"; the first update comes after {first:,} steps" if first else ""
-        yield Finding("warm-up", "Nothing has been learnt: there was no update.", text, remedy)
+        yield RunFinding("warm-up", "Nothing has been learnt: there was no update.", text, remedy)
     elif waited > MOST_WARM_UP * max(history.budget, steps[-1]):
         text = (
             f"{waited:,} of {max(history.budget, steps[-1]):,} steps came before the first update; "
             f"there were {np.nan_to_num(updates[-1]):,.0f} updates by step {steps[-1]:,}"
         )
         title = "Most of the run is warm-up, in which nothing is learnt."
-        yield Finding("warm-up", title, text, remedy)
+        yield RunFinding("warm-up", title, text, remedy)
 
 
-def endless_episodes(history: History) -> Iterator[Finding]:
+def endless_episodes(history: History) -> Iterator[RunFinding]:
     """Episodes without an end."""
     cut = quiet(np.nansum, history.numbers("cut")[-1:])
     remedy = (
@@ -56,21 +56,21 @@ def endless_episodes(history: History) -> Iterator[Finding]:
             f"took {each:,} steps, and has {limited}"
         )
         text += f"; {int(cut):,} evaluated episodes were cut" if cut else ""
-        yield Finding("endless-episodes", "No episode of training has ended.", text, remedy)
+        yield RunFinding("endless-episodes", "No episode of training has ended.", text, remedy)
     elif cut:
         text = (
             f"{int(cut):,} episodes of the last evaluation were cut after "
             f"{history.longest_episode:,} steps, so returns are of parts of episodes"
         )
         title = "Evaluated episodes do not end by themselves."
-        yield Finding("endless-episodes", title, text, remedy)
+        yield RunFinding("endless-episodes", title, text, remedy)
 
 
-def no_reward(history: History) -> Iterator[Finding]:
+def no_reward(history: History) -> Iterator[RunFinding]:
     """Rewards that were all 0."""
     largest = history.numbers("largest_reward")
     if np.isfinite(largest).any() and not (largest > 0).any() and not np.any(history.random):
-        yield Finding(
+        yield RunFinding(
             "no-reward",
             "No evaluated episode has had a reward other than 0.",
             f"the largest reward of {formatted(history)} is 0",
@@ -85,7 +85,7 @@ def formatted(history: History) -> str:
     return f"{number_of:,} evaluation{'s' if number_of != 1 else ''}"
 
 
-def diverged(history: History) -> Iterator[Finding]:
+def diverged(history: History) -> Iterator[RunFinding]:
     """Learners that met a number that is not finite, and are frozen."""
     entries = {
         entry["learner"]: entry
@@ -106,7 +106,7 @@ def diverged(history: History) -> Iterator[Finding]:
     whose = "The learner has"
     if history.learners > 1:
         whose = f"{len(entries)} of {history.learners} learners have"
-    yield Finding(
+    yield RunFinding(
         "diverged",
         f"{whose} diverged: a number was not finite, and nothing is learnt since.",
         "; ".join(causes[:3]) + more,
@@ -115,7 +115,7 @@ def diverged(history: History) -> Iterator[Finding]:
     )
 
 
-def one_behind(history: History) -> Iterator[Finding]:
+def one_behind(history: History) -> Iterator[RunFinding]:
     """A learner far below the others."""
     if history.learners < FEWEST_LEARNERS or not len(history.returns):
         return
@@ -135,7 +135,7 @@ def one_behind(history: History) -> Iterator[Finding]:
             f"others is {plain(float(np.median(np.delete(last, learner))))}"
             for learner, value in enumerate(last)
         ]
-        yield Finding(
+        yield RunFinding(
             "learner-behind",
             "One learner is far below the others.",
             learners(history, flags, texts),
@@ -144,7 +144,7 @@ def one_behind(history: History) -> Iterator[Finding]:
         )
 
 
-def time(history: History) -> Iterator[Finding]:
+def time(history: History) -> Iterator[RunFinding]:
     """Time that is spent elsewhere than in learning."""
     seconds, summary = history.summary.get("seconds") or {}, history.summary
     wall, compiling = summary.get("wall_seconds") or 0, summary.get("compile_seconds") or 0
@@ -153,7 +153,7 @@ def time(history: History) -> Iterator[Finding]:
     rate = summary.get("steps_per_second") or 0
     each = stepping / max(rate * training, 1)  # seconds of one step
     if stepping > SLOW_SHARE * training > 0 and each > SLOW_STEP and stepping > SHORT:
-        yield Finding(
+        yield RunFinding(
             "slow-environment",
             "Most of the time passes in the steps of the environment.",
             f"{stepping:,.0f} s of {training:,.0f} s in the training loop "
@@ -172,7 +172,7 @@ def time(history: History) -> Iterator[Finding]:
     }
     for part, taken in rest.items():
         if taken > MOST_TIME * wall and taken > LONG:
-            yield Finding(
+            yield RunFinding(
                 f"slow-{part}",
                 f"Most of the time passes in {part}.",
                 f"{taken:,.0f} s of {wall:,.0f} s ({taken / wall:.0%})",

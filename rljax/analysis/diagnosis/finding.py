@@ -11,7 +11,7 @@ from rljax.analysis.diagnosis.history import History
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
+class RunFinding:
     """Something that looks wrong."""
 
     name: str  # by which docs/diagnosis.md explains it

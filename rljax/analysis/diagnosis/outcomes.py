@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rljax.analysis.diagnosis.finding import Finding, learners
+from rljax.analysis.diagnosis.finding import RunFinding, learners
 from rljax.analysis.diagnosis.history import CLEAR, History, mean_and_error, quiet
 from rljax.analysis.formatting import plain
 
@@ -18,7 +18,7 @@ COST = "cost"  # the signal that `cost_limit` limits
 MARGIN = 0.05  # of a limit
 
 
-def by_chance(history: History) -> Iterator[Finding]:
+def by_chance(history: History) -> Iterator[RunFinding]:
     """A return that random actions have, too."""
     if not len(history.random) or not len(history.returns):
         return
@@ -26,7 +26,7 @@ def by_chance(history: History) -> Iterator[Finding]:
     last, error = _over_learners(history, -1)
     if math.isnan(last) or last - level > CLEAR * math.hypot(error, noise):
         return
-    yield Finding(
+    yield RunFinding(
         "no-better-than-random",
         "The return is no better than a random policy's.",
         f"the last evaluation (step {history.evaluation_steps[-1]:,}) returned {plain(last)} "
@@ -36,7 +36,7 @@ def by_chance(history: History) -> Iterator[Finding]:
     )
 
 
-def falling(history: History) -> Iterator[Finding]:
+def falling(history: History) -> Iterator[RunFinding]:
     """A return that has fallen after its best."""
     number_of = len(history.returns)
     if number_of <= LATEST:
@@ -53,7 +53,7 @@ def falling(history: History) -> Iterator[Finding]:
     error = math.hypot(_over_learners(history, best)[1], _over_learners(history, -1)[1])
     needed = max(FALL * (means[best] - low), NOISE * error)
     if means[best] - latest > needed and means[best] - after > 0.5 * needed:
-        yield Finding(
+        yield RunFinding(
             "falling-return",
             "The return has fallen after its best.",
             f"{plain(means[best])} at step {history.evaluation_steps[best]:,}, "
@@ -65,7 +65,7 @@ def falling(history: History) -> Iterator[Finding]:
         )
 
 
-def costly(history: History) -> Iterator[Finding]:
+def costly(history: History) -> Iterator[RunFinding]:
     """A cost above its limit."""
     mean, error = history.signal(COST)
     limits = np.array(
@@ -85,7 +85,7 @@ def costly(history: History) -> Iterator[Finding]:
         + ("" if np.isnan(multiplier[k]) else f"; 'cost/multiplier' is {plain(multiplier[k])}")
         for k in range(history.learners)
     ]
-    yield Finding(
+    yield RunFinding(
         "cost-above-limit",
         "The cost is above its limit.",
         learners(history, flags, texts),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rljax.analysis.diagnosis.finding import Finding, learners
+from rljax.analysis.diagnosis.finding import RunFinding, learners
 from rljax.analysis.diagnosis.history import History, failing, quiet
 from rljax.analysis.formatting import plain
 
@@ -35,7 +35,7 @@ class Rule:
     remedy: str = ""
     only_failing: bool = False  # learners whose returns are fine may have it
 
-    def found(self, history: History) -> Iterator[Finding]:
+    def found(self, history: History) -> Iterator[RunFinding]:
         """The finding, if any learner breaks the rule."""
         level = history.level(self.metric)
         flags = quiet(lambda: (level > self.above) | (level < self.below))
@@ -47,7 +47,7 @@ class Rule:
         side = "below" if math.isinf(self.above) else "above"
         texts = [f"'{self.metric}' is {plain(x)} at the end, {side} {plain(limit)}" for x in level]
         name = self.metric.replace("/", "-").replace("_", "-")
-        yield Finding(name, self.title, learners(history, flags, texts), self.remedy)
+        yield RunFinding(name, self.title, learners(history, flags, texts), self.remedy)
 
 
 RULES = (
@@ -101,7 +101,7 @@ RULES = (
 )
 
 
-def standstill(history: History) -> Iterator[Finding]:
+def standstill(history: History) -> Iterator[RunFinding]:
     """A policy that no update moves."""
     if KL not in history.metrics:
         return
@@ -112,7 +112,7 @@ def standstill(history: History) -> Iterator[Finding]:
             f"the largest '{KL}' of {len(history.steps):,} lines of metrics is {x:.2g}"
             for x in largest
         ]
-        yield Finding(
+        yield RunFinding(
             "policy-still",
             "No update moves the policy: its gradients are always clipped to nothing, or its "
             "learning rate is too small.",
@@ -122,13 +122,13 @@ def standstill(history: History) -> Iterator[Finding]:
         )
 
 
-def rules(history: History) -> Iterator[Finding]:
+def rules(history: History) -> Iterator[RunFinding]:
     """Metrics whose level is wrong whatever the others say."""
     for rule in RULES:
         yield from rule.found(history)
 
 
-def saturation(history: History) -> Iterator[Finding]:
+def saturation(history: History) -> Iterator[RunFinding]:
     """Actions at their bounds. Some tasks are solved so: only where returns are bad."""
     share_at_bounds = history.numbers("at_bounds")
     if not len(share_at_bounds):
@@ -141,7 +141,7 @@ def saturation(history: History) -> Iterator[Finding]:
             f"(step {history.evaluation_steps[-1]:,})"
             for x in last
         ]
-        yield Finding(
+        yield RunFinding(
             "saturated-actions",
             "Actions are saturated at their bounds, and returns are bad.",
             learners(history, flags, texts),
@@ -150,7 +150,7 @@ def saturation(history: History) -> Iterator[Finding]:
         )
 
 
-def entropy(history: History) -> Iterator[Finding]:
+def entropy(history: History) -> Iterator[RunFinding]:
     """A policy that has become deterministic before it was good."""
     level = history.level(ENTROPY, share=0.5)
     spec, first = history.spec, history.metrics.get(ENTROPY)
@@ -174,7 +174,7 @@ def entropy(history: History) -> Iterator[Finding]:
             f"the median of '{ENTROPY}' in the second half is {plain(level[learner])} nats"
             f"{since if len(below) else ''}{words}"
         )
-    yield Finding(
+    yield RunFinding(
         "entropy-collapse",
         "The entropy has collapsed: the policy explores no more, and returns are bad.",
         learners(history, flags, texts),
@@ -183,7 +183,7 @@ def entropy(history: History) -> Iterator[Finding]:
     )
 
 
-def drift(history: History) -> Iterator[Finding]:
+def drift(history: History) -> Iterator[RunFinding]:
     """Statistics of observations that do not settle.
 
     A line's observations lie apart from all before by about its drift times steps / its steps.
@@ -204,7 +204,7 @@ def drift(history: History) -> Iterator[Finding]:
             f"observations lie over {plain(often[k])} apart from all before"
             for k in range(history.learners)
         ]
-        yield Finding(
+        yield RunFinding(
             "unsteady-normaliser",
             "The statistics that normalise observations do not settle.",
             learners(history, flags, texts),

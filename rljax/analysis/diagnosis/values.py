@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rljax.analysis.diagnosis.finding import Finding, learners
+from rljax.analysis.diagnosis.finding import RunFinding, learners
 from rljax.analysis.diagnosis.history import History, failing, quiet
 from rljax.analysis.formatting import plain
 
@@ -21,7 +21,7 @@ LONG = 10.0  # times the longest episode: a discount's horizon that few runs lea
 LAG = 0.5  # of the target, by which values stay away from it
 
 
-def beyond_rewards(history: History) -> Iterator[Finding]:
+def beyond_rewards(history: History) -> Iterator[RunFinding]:
     """Values that no sum of rewards can have."""
     name = _name(history)
     largest = _largest_rewards(history)
@@ -41,7 +41,7 @@ def beyond_rewards(history: History) -> Iterator[Finding]:
                 f"rewards of at most {plain(largest[learner])} with a discount of "
                 f"{discounts[learner]:g} allow {plain(bound[learner])}"
             )
-        yield Finding(
+        yield RunFinding(
             "values-beyond-rewards",
             "Values are beyond what rewards allow: the critic overestimates or diverges.",
             learners(history, flags, texts),
@@ -50,7 +50,7 @@ def beyond_rewards(history: History) -> Iterator[Finding]:
         )
 
 
-def growing(history: History) -> Iterator[Finding]:
+def growing(history: History) -> Iterator[RunFinding]:
     """Values that grow on and on, while returns are bad, or beyond all that episodes have shown."""
     name = _name(history)
     if name is None or len(history.metrics[name]) < 8:
@@ -77,7 +77,7 @@ def growing(history: History) -> Iterator[Finding]:
             f"{plain(fourth[k])} in the last three quarters of the run"
             for k in range(history.learners)
         ]
-        yield Finding(
+        yield RunFinding(
             "values-growing",
             "Values grow on and on.",
             learners(history, flags, texts),
@@ -86,7 +86,7 @@ def growing(history: History) -> Iterator[Finding]:
         )
 
 
-def lagging(history: History) -> Iterator[Finding]:
+def lagging(history: History) -> Iterator[RunFinding]:
     """Values that do not come near their targets."""
     if "critic/q" not in history.metrics or TARGET not in history.metrics:
         return
@@ -104,7 +104,7 @@ def lagging(history: History) -> Iterator[Finding]:
             f"a '{LOSS}' of {plain(loss[k])}"
             for k in range(history.learners)
         ]
-        yield Finding(
+        yield RunFinding(
             "values-behind-targets",
             "The critic does not come near its targets.",
             learners(history, flags, texts),

@@ -12,8 +12,8 @@ import pytest
 import rljax
 from rljax import envs
 from rljax.envs.environment import EnvironmentFailed
-from rljax.interface.environment_check import EnvReport, check_env
 from rljax.runs import arguments, records, run
+from rljax.runs.interface.environment_check import EnvReport, check_env
 from tests.helpers import small_runs
 
 

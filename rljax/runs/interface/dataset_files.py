@@ -15,7 +15,7 @@ from rljax.datasets.formats.dataset_writing import with_suffix
 from rljax.system import outputs
 
 
-class Dataset:
+class DatasetFile:
     """N transitions in recorded order, as `rljax train --data` reads them.
 
     Actions are normalised to [-1, 1] by `action_bounds`.
@@ -39,7 +39,7 @@ class Dataset:
         return self.data.num
 
     @classmethod
-    def read(cls, name: str | Path, **options: Any) -> Dataset:
+    def read(cls, name: str | Path, **options: Any) -> DatasetFile:
         """A published data set by its name, or a file. Options are those of
         `rljax.datasets.load`, with its errors.
         """
@@ -60,7 +60,7 @@ class Dataset:
         signals: Mapping[str, Any] | None = None,
         env: str | None = None,
         action_bounds: tuple[Any, Any] | None = None,
-    ) -> Dataset:
+    ) -> DatasetFile:
         """Write arrays [N, ...] in recorded order as a data set's file, and read it.
 
         Args:
@@ -93,20 +93,20 @@ class Dataset:
         data = of_arrays(path.name, columns, signals or {}, env, action_bounds)
         return cls.read(datasets.write(data, path))
 
-    def __getitem__(self, rows: Any) -> Dataset:
+    def __getitem__(self, rows: Any) -> DatasetFile:
         """Some rows: a slice, a mask [N] or rising indices. Episodes are cut where rows are left
         out.
         """
         indices = np.arange(len(self))[rows]
-        return Dataset(datasets.subset(self.data, np.atleast_1d(indices)))
+        return DatasetFile(datasets.subset(self.data, np.atleast_1d(indices)))
 
-    def episodes(self, which: Any) -> Dataset:
+    def episodes(self, which: Any) -> DatasetFile:
         """Some episodes: a slice, a mask or indices of them."""
         starts, lengths = self.data.episode_starts, self.data.episode_lengths
         numbers = np.atleast_1d(np.arange(len(starts))[which])
         spans = [(int(starts[i]), int(lengths[i])) for i in np.sort(numbers)]
         rows = [np.arange(start, start + length) for start, length in spans]
-        return Dataset(datasets.subset(self.data, np.concatenate(rows)))
+        return DatasetFile(datasets.subset(self.data, np.concatenate(rows)))
 
     @property
     def is_published(self) -> bool:
@@ -138,7 +138,7 @@ class Dataset:
         """A summary, as `rljax data info` prints it."""
         return datasets.describe(self.data)
 
-    def write(self, path: str | Path) -> Dataset:
+    def write(self, path: str | Path) -> DatasetFile:
         """Write a file that ends in .npz, .hdf5 or .h5, for `rljax train --data`.
 
         Raises `ValueError` for other names, and for a file that exists.
@@ -147,4 +147,7 @@ class Dataset:
         if path.exists():
             raise ValueError(f"'{path}' exists. Choose another name, or delete it.")
         outputs.require_makeable(path)
-        return Dataset(self.data, datasets.write(self.data, path))
+        return DatasetFile(self.data, datasets.write(self.data, path))
+
+
+Dataset = DatasetFile  # as `rljax.Dataset`
