@@ -182,9 +182,22 @@ def _changed(folder: Path) -> list[str]:
     try:
         steps = checkpoints.steps(saved)
         notes = checkpoints.notes(saved / f"{steps[-1]:012d}") if steps else {}
-        return records.differences(folder, notes.get("records", {}))
+        return [
+            *records.differences(folder, notes.get("records", {})),
+            *_changed_settings(records.read_config(folder)["config"], notes),
+        ]
     except (checkpoints.CheckpointError, AttributeError, TypeError, ValueError, OSError, KeyError):
         return []  # a damaged checkpoint says nothing
+
+
+def _changed_settings(config: Mapping[str, Any], notes: Mapping[str, Any]) -> list[str]:
+    """The agent's settings that are not those of a checkpoint's `notes`."""
+    saved = {**notes.get("structure", {}), **notes.get("protocol", {})}
+    return [
+        f"config.json says {name} = {config[name]}, the checkpoint was made with {value}"
+        for name, value in ((key.removeprefix("config."), saved[key]) for key in saved)
+        if f"config.{name}" in saved and config.get(name, value) != value
+    ]
 
 
 def _why_unevaluated(config: Mapping[str, Any], summary: Mapping[str, Any]) -> str:

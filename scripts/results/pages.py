@@ -654,6 +654,7 @@ def tables() -> dict[tuple[str, str], str]:
         ("studies/memory", "hidden"): study("studies/memory/hidden_velocities"),
         ("studies/constraints", "limits"): study("studies/constraints/limits"),
         ("checks/faults", "kills"): campaign("kills"),
+        ("checks/faults", "damaged_files"): campaign("damaged_files"),
         ("checks/faults", "hostile_files"): campaign("hostile_files"),
         ("checks/faults", "hostile_environments"): campaign("hostile_environments"),
         ("checks/faults", "random_commands"): campaign("random_commands"),

@@ -59,13 +59,13 @@ def test_the_lock_is_released_where_a_run_cannot_go_on(half: Path) -> None:
 def test_a_run_whose_lock_was_taken_stops_before_it_writes(
     half: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chunk = run.Training.chunk
+    chunk = Training.chunk
 
     def robbed(self: Any) -> Any:
         (half / lock.FILE).unlink(missing_ok=True)
         return chunk(self)
 
-    monkeypatch.setattr(run.Training, "chunk", robbed)
+    monkeypatch.setattr(Training, "chunk", robbed)
     with pytest.raises(
         failures.RunError, match=r"lock\.json is gone\. .* is of step 100: rljax resume"
     ):

@@ -50,7 +50,12 @@ def load_all(
     values = saved.values.items()
     scheduled = {name: value for name, value in values if name not in (config or {})}
     in_steps = schedules.in_steps(module, dataclasses.replace(changed, **scheduled), settings)
-    stacked = configuration.stack(in_steps, len(settings.seeds))
+    try:
+        stacked = configuration.stack(in_steps, len(settings.seeds))
+    except ValueError as error:
+        raise ValueError(
+            f"'{folder.path}' cannot be read as a run: {error} Restore its config.json from a copy."
+        ) from error
     keys = jax.vmap(jax.random.key)(np.asarray(settings.seeds, np.uint32))
     other = None if settings.base is None else base(folder.other(settings.base))
     inputs = module.experience(in_steps).inputs
