@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rljax.analysis.diagnosis.finding import RunFinding, learners
+from rljax.analysis.diagnosis.finding import RunFinding, of_learners
 from rljax.analysis.diagnosis.history import CLEAR, History, quiet
 from rljax.analysis.formatting import plain
 
@@ -129,19 +129,18 @@ def one_behind(history: History) -> Iterator[RunFinding]:
         gap = level - last[learner]
         rise = level - low
         flags[learner] = rise > 0 and gap > max((1 - FAR_BELOW) * rise, spread, noise)
-    if flags.any():
-        texts = [
-            f"return {plain(value)} at step {history.evaluation_steps[-1]:,}, the median of the "
-            f"others is {plain(float(np.median(np.delete(last, learner))))}"
-            for learner, value in enumerate(last)
-        ]
-        yield RunFinding(
-            "learner-behind",
-            "One learner is far below the others.",
-            learners(history, flags, texts),
-            "Seeds differ this much where learning is fragile: train more seeds before comparing "
-            "anything, then lower the learning rates, or explore more at the beginning.",
-        )
+    yield from of_learners(
+        history,
+        flags,
+        lambda k: (
+            f"return {plain(last[k])} at step {history.evaluation_steps[-1]:,}, the median of the "
+            f"others is {plain(float(np.median(np.delete(last, k))))}"
+        ),
+        "learner-behind",
+        "One learner is far below the others.",
+        "Seeds differ this much where learning is fragile: train more seeds before comparing "
+        "anything, then lower the learning rates, or explore more at the beginning.",
+    )
 
 
 def time(history: History) -> Iterator[RunFinding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -20,12 +20,23 @@ class RunFinding:
     remedy: str  # what to try
 
 
-def learners(history: History, flags: np.ndarray, text: Iterable[str]) -> str:
-    """The evidence of the learners with `flags` [P], from one text for each learner [P]."""
+def of_learners(
+    history: History,
+    flags: np.ndarray,
+    evidence: Callable[[int], str],
+    name: str,
+    title: str,
+    remedy: str,
+) -> Iterator[RunFinding]:
+    """The finding about the learners with `flags` [P], if there are any. `evidence` is asked of
+    those alone.
+    """
     lines = [
-        f"{history.name(learner)}: {line}" if history.learners > 1 else line
-        for learner, (flag, line) in enumerate(zip(flags, text, strict=True))
-        if flag
+        f"{history.name(learner)}: {evidence(learner)}"
+        if history.learners > 1
+        else evidence(learner)
+        for learner in map(int, np.flatnonzero(flags))
     ]
     more = f"; and {len(lines) - 3} more learners" if len(lines) > 3 else ""
-    return "; ".join(lines[:3]) + more
+    if lines:
+        yield RunFinding(name, title, "; ".join(lines[:3]) + more, remedy)

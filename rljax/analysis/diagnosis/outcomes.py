@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rljax.analysis.diagnosis.finding import RunFinding, learners
+from rljax.analysis.diagnosis.finding import RunFinding, of_learners
 from rljax.analysis.diagnosis.history import CLEAR, History, mean_and_error, quiet
 from rljax.analysis.formatting import plain
 
@@ -76,19 +76,17 @@ def costly(history: History) -> Iterator[RunFinding]:
     )
     margin = np.maximum(CLEAR * error, MARGIN * np.abs(limits))
     flags = quiet(np.greater, mean - limits, margin)
-    if not flags.any():
-        return
     multiplier = history.level("cost/multiplier")
-    texts = [
-        f"{plain(mean[k])} +- {plain(error[k])} per episode in the last evaluation, the limit is "
-        f"{plain(limits[k])}"
-        + ("" if np.isnan(multiplier[k]) else f"; 'cost/multiplier' is {plain(multiplier[k])}")
-        for k in range(history.learners)
-    ]
-    yield RunFinding(
+    yield from of_learners(
+        history,
+        flags,
+        lambda k: (
+            f"{plain(mean[k])} +- {plain(error[k])} per episode in the last evaluation, the limit "
+            f"is {plain(limits[k])}"
+            + ("" if np.isnan(multiplier[k]) else f"; 'cost/multiplier' is {plain(multiplier[k])}")
+        ),
         "cost-above-limit",
         "The cost is above its limit.",
-        learners(history, flags, texts),
         "Train for longer while the multiplier rises; raise its rate; or raise the limit, which "
         "no policy may keep: see whether any policy has a cost below it.",
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rljax.analysis.diagnosis.finding import RunFinding, learners
+from rljax.analysis.diagnosis.finding import RunFinding, of_learners
 from rljax.analysis.diagnosis.history import History, failing, quiet
 from rljax.analysis.formatting import plain
 
@@ -41,13 +41,16 @@ class Rule:
         flags = quiet(lambda: (level > self.above) | (level < self.below))
         if self.only_failing:
             flags &= failing(history)
-        if not flags.any():
-            return
         limit = self.below if math.isinf(self.above) else self.above
         side = "below" if math.isinf(self.above) else "above"
-        texts = [f"'{self.metric}' is {plain(x)} at the end, {side} {plain(limit)}" for x in level]
-        name = self.metric.replace("/", "-").replace("_", "-")
-        yield RunFinding(name, self.title, learners(history, flags, texts), self.remedy)
+        yield from of_learners(
+            history,
+            flags,
+            lambda k: f"'{self.metric}' is {plain(level[k])} at the end, {side} {plain(limit)}",
+            self.metric.replace("/", "-").replace("_", "-"),
+            self.title,
+            self.remedy,
+        )
 
 
 RULES = (
@@ -107,19 +110,18 @@ def standstill(history: History) -> Iterator[RunFinding]:
         return
     largest = quiet(np.nanmax, np.abs(history.metrics[KL]), axis=0)
     flags = quiet(np.less, largest, STILL)
-    if flags.any():
-        texts = [
-            f"the largest '{KL}' of {len(history.steps):,} lines of metrics is {x:.2g}"
-            for x in largest
-        ]
-        yield RunFinding(
-            "policy-still",
-            "No update moves the policy: its gradients are always clipped to nothing, or its "
-            "learning rate is too small.",
-            learners(history, flags, texts),
-            "Raise the limit of the gradient's norm (--config.max-grad-norm; 0 is no limit) or the "
-            "learning rate. Healthy are 0.002 to 0.03.",
-        )
+    yield from of_learners(
+        history,
+        flags,
+        lambda k: (
+            f"the largest '{KL}' of {len(history.steps):,} lines of metrics is {largest[k]:.2g}"
+        ),
+        "policy-still",
+        "No update moves the policy: its gradients are always clipped to nothing, or its "
+        "learning rate is too small.",
+        "Raise the limit of the gradient's norm (--config.max-grad-norm; 0 is no limit) or the "
+        "learning rate. Healthy are 0.002 to 0.03.",
+    )
 
 
 def rules(history: History) -> Iterator[RunFinding]:
@@ -135,19 +137,18 @@ def saturation(history: History) -> Iterator[RunFinding]:
         return
     last = share_at_bounds[-1]
     flags = quiet(np.greater, last, SATURATED) & failing(history)
-    if flags.any():
-        texts = [
-            f"{x:.0%} of the actions of the last evaluation lie at a bound "
+    yield from of_learners(
+        history,
+        flags,
+        lambda k: (
+            f"{last[k]:.0%} of the actions of the last evaluation lie at a bound "
             f"(step {history.evaluation_steps[-1]:,})"
-            for x in last
-        ]
-        yield RunFinding(
-            "saturated-actions",
-            "Actions are saturated at their bounds, and returns are bad.",
-            learners(history, flags, texts),
-            "Lower the actor's learning rate, scale rewards down, normalise observations, and see "
-            "that the environment's action bounds are those that it needs.",
-        )
+        ),
+        "saturated-actions",
+        "Actions are saturated at their bounds, and returns are bad.",
+        "Lower the actor's learning rate, scale rewards down, normalise observations, and see "
+        "that the environment's action bounds are those that it needs.",
+    )
 
 
 def entropy(history: History) -> Iterator[RunFinding]:
@@ -164,20 +165,20 @@ def entropy(history: History) -> Iterator[RunFinding]:
         limit = NARROW * max(spec.numbers, 1)
         words = f", for {spec.numbers} numbers of an action"
     flags = quiet(np.less, level, limit) & failing(history)
-    if not flags.any():
-        return
-    texts = []
-    for learner in range(history.learners):
-        below = np.flatnonzero(quiet(np.less, first[:, learner], limit))
-        since = f", below {plain(limit)} since step {history.steps[below[0]]:,}"
-        texts.append(
-            f"the median of '{ENTROPY}' in the second half is {plain(level[learner])} nats"
-            f"{since if len(below) else ''}{words}"
+
+    def evidence(learner: int) -> str:
+        below = np.flatnonzero(quiet(np.less, first[:, learner], limit))  # not empty: see `flags`
+        return (
+            f"the median of '{ENTROPY}' in the second half is {plain(level[learner])} nats, below "
+            f"{plain(limit)} since step {history.steps[below[0]]:,}{words}"
         )
-    yield RunFinding(
+
+    yield from of_learners(
+        history,
+        flags,
+        evidence,
         "entropy-collapse",
         "The entropy has collapsed: the policy explores no more, and returns are bad.",
-        learners(history, flags, texts),
         "Raise the weight of the entropy (--config.entropy-cost) or its target, or lower the "
         "learning rate, so that the policy explores for longer.",
     )
@@ -197,17 +198,16 @@ def drift(history: History) -> Iterator[RunFinding]:
     often = quiet(np.nanquantile, apart, 0.25, axis=0)
     moved = quiet(np.nansum, column[half:], axis=0)
     flags = quiet(lambda: (often > FAR) | (moved > MOST_DRIFT))
-    if flags.any():
-        texts = [
+    yield from of_learners(
+        history,
+        flags,
+        lambda k: (
             f"after step {history.steps[half - 1]:,}, mean and std of an observation moved by "
             f"{plain(moved[k])} standard deviations; in three of four lines of metrics new "
             f"observations lie over {plain(often[k])} apart from all before"
-            for k in range(history.learners)
-        ]
-        yield RunFinding(
-            "unsteady-normaliser",
-            "The statistics that normalise observations do not settle.",
-            learners(history, flags, texts),
-            "An observation grows without bound, or changes its range: a counter, a time, a "
-            "position far away, a sensor that jumps. Leave it out, bound it, or give its change.",
-        )
+        ),
+        "unsteady-normaliser",
+        "The statistics that normalise observations do not settle.",
+        "An observation grows without bound, or changes its range: a counter, a time, a "
+        "position far away, a sensor that jumps. Leave it out, bound it, or give its change.",
+    )

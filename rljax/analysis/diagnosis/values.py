@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rljax.analysis.diagnosis.finding import RunFinding, learners
+from rljax.analysis.diagnosis.finding import RunFinding, of_learners
 from rljax.analysis.diagnosis.history import History, failing, quiet
 from rljax.analysis.formatting import plain
 
@@ -32,22 +32,24 @@ def beyond_rewards(history: History) -> Iterator[RunFinding]:
     bound = quiet(np.divide, largest + _entropy_bonus(history), 1.0 - discounts)
     highest = quiet(np.nanmax, column, axis=0)
     flags = quiet(lambda: np.isfinite(bound) & (highest > BEYOND * bound))
-    if flags.any():
-        texts = []
-        for learner in range(history.learners):
-            at = int(np.argmax(np.nan_to_num(column[:, learner])))
-            texts.append(
-                f"|{name}| reached {plain(highest[learner])} at step {history.steps[at]:,}; "
-                f"rewards of at most {plain(largest[learner])} with a discount of "
-                f"{discounts[learner]:g} allow {plain(bound[learner])}"
-            )
-        yield RunFinding(
-            "values-beyond-rewards",
-            "Values are beyond what rewards allow: the critic overestimates or diverges.",
-            learners(history, flags, texts),
-            "Lower the critic's learning rate, move targets more slowly, or scale rewards down. "
-            "See that `terminated` is set where the task ends, and `truncated` at a time limit.",
+
+    def evidence(learner: int) -> str:
+        at = int(np.argmax(np.nan_to_num(column[:, learner])))
+        return (
+            f"|{name}| reached {plain(highest[learner])} at step {history.steps[at]:,}; "
+            f"rewards of at most {plain(largest[learner])} with a discount of "
+            f"{discounts[learner]:g} allow {plain(bound[learner])}"
         )
+
+    yield from of_learners(
+        history,
+        flags,
+        evidence,
+        "values-beyond-rewards",
+        "Values are beyond what rewards allow: the critic overestimates or diverges.",
+        "Lower the critic's learning rate, move targets more slowly, or scale rewards down. "
+        "See that `terminated` is set where the task ends, and `truncated` at a time limit.",
+    )
 
 
 def growing(history: History) -> Iterator[RunFinding]:
@@ -71,19 +73,18 @@ def growing(history: History) -> Iterator[RunFinding]:
     horizon = quiet(np.divide, 1.0, 1.0 - _discounts(history))
     far = horizon > LONG * (history.longest_episode or np.inf)
     flags = explodes | (grows & (unseen | (far & failing(history))))
-    if flags.any():
-        texts = [
+    yield from of_learners(
+        history,
+        flags,
+        lambda k: (
             f"the median of |{name}| was {plain(second[k])}, {plain(third[k])} and "
             f"{plain(fourth[k])} in the last three quarters of the run"
-            for k in range(history.learners)
-        ]
-        yield RunFinding(
-            "values-growing",
-            "Values grow on and on.",
-            learners(history, flags, texts),
-            "Lower the discount (its horizon 1 / (1 - gamma) may be longer than any episode), "
-            "scale rewards down, lower the critic's learning rate, or move targets more slowly.",
-        )
+        ),
+        "values-growing",
+        "Values grow on and on.",
+        "Lower the discount (its horizon 1 / (1 - gamma) may be longer than any episode), "
+        "scale rewards down, lower the critic's learning rate, or move targets more slowly.",
+    )
 
 
 def lagging(history: History) -> Iterator[RunFinding]:
@@ -98,19 +99,18 @@ def lagging(history: History) -> Iterator[RunFinding]:
     largest = _largest_rewards(history)
     if largest is not None:
         flags &= quiet(np.greater, np.abs(target), largest)
-    if flags.any():
-        texts = [
+    yield from of_learners(
+        history,
+        flags,
+        lambda k: (
             f"'critic/q' is {plain(value[k])} and '{TARGET}' {plain(target[k])} at the end, with "
             f"a '{LOSS}' of {plain(loss[k])}"
-            for k in range(history.learners)
-        ]
-        yield RunFinding(
-            "values-behind-targets",
-            "The critic does not come near its targets.",
-            learners(history, flags, texts),
-            "The targets are too large for it: scale rewards down (--config.reward-scale), lower "
-            "the discount, or raise the critic's learning rate.",
-        )
+        ),
+        "values-behind-targets",
+        "The critic does not come near its targets.",
+        "The targets are too large for it: scale rewards down (--config.reward-scale), lower "
+        "the discount, or raise the critic's learning rate.",
+    )
 
 
 def _discounts(history: History) -> np.ndarray:

@@ -221,6 +221,15 @@ def test_the_learner_with_the_evidence_is_named(tmp_path: Path) -> None:
     assert "return -1,000 at step 20,000, the median of the others is -150" in findings[1].evidence
 
 
+def test_only_learners_with_a_finding_give_evidence(tmp_path: Path) -> None:
+    """The other one's entropy was never low."""
+    entropy = np.stack([line(1.0, 1.0), line(1.0, -50.0)], axis=1)
+    returns = np.stack([FLAT, FLAT], axis=1)
+    findings = diagnosis.findings(write(tmp_path / "run", {"actor/entropy": entropy}, returns))
+    (collapse,) = [finding for finding in findings if finding.name == "entropy-collapse"]
+    assert collapse.evidence.startswith("learner 1 (seed 1): ")
+
+
 def test_many_learners_are_counted(tmp_path: Path) -> None:
     returns = np.repeat(RISING[:, None], 6, axis=1)
     (finding,) = diagnosis.findings(write(tmp_path / "run", {"actor/kl": line(1, 1)}, returns))
