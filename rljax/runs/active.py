@@ -81,6 +81,7 @@ class ActiveRun:
         self.controls.seconds = lambda: time.perf_counter() - self.began
         self.resumes = False  # it goes on from a checkpoint
         self._unwritten: list[Callable[[], None]] = []  # writes of the last chunk's records
+        self._has_ended = False  # its summary is written, and its end told
 
     @classmethod
     def begin(
@@ -105,8 +106,7 @@ class ActiveRun:
     def _begin(self, command: str) -> None:
         training, settings = self.training, self.training.settings
         processes.on_all(training.check_memory)
-        callbacks.check(self.callbacks)
-        processes.on_first(lambda: loggers.check([*loggers.chosen(settings), *self.loggers]))
+        processes.on_first(lambda: loggers.check(loggers.chosen(settings)))
         described = {
             "format": schema.FORMAT,
             **experiments.described(self.experiment),
@@ -182,12 +182,12 @@ class ActiveRun:
             undo.pop_all()
         return run
 
-    def _take(self, given: Sequence[Callback], given_loggers: Sequence[Logger]) -> None:
+    def _take(self, all_callbacks: Sequence[Callback], all_loggers: Sequence[Logger]) -> None:
         described = read_config(self.folder)
         entries = described.get("callbacks") or []
-        self.callbacks = callbacks.made_again(entries, given, callbacks.READY, "callbacks")
+        self.callbacks = callbacks.made_again(entries, all_callbacks, callbacks.READY, "callbacks")
         entries = described.get("loggers") or []
-        self.loggers = callbacks.made_again(entries, given_loggers, loggers.READY, "loggers")
+        self.loggers = callbacks.made_again(entries, all_loggers, loggers.READY, "loggers")
 
     def _resume(
         self, folder: Folder, steps: int | None, command: str, accept_changed_records: bool
@@ -290,8 +290,7 @@ class ActiveRun:
             raise failure from error
         finally:
             self._close(after_error=sys.exc_info()[0] is not None)
-        if self.controls.reason is not None and not training.complete:
-            self._say_how_to_go_on()
+        self._say_how_to_go_on()
 
     def _told(self, *events: Event) -> Iterator[Event]:
         """The events. Callbacks get all of them first, since a `break` may leave out the last."""
@@ -315,13 +314,15 @@ class ActiveRun:
     def _end(self, reason: str | None) -> Iterator[Event]:
         summary = processes.on_first(self._summarise)
         self.view.finished(summary)
-        self.controls.may_change = False
+        self.controls.may_change, self._has_ended = False, True
         step, complete = self.training.step, self.training.complete
         reason = None if complete else reason
         yield from self._told(EndEvent(step, self.controls, complete, reason, summary))
 
     def _end_at_once(self) -> None:
         """End a run whose iterator is closed, as after Ctrl-C."""
+        if self._has_ended:
+            return
         if self.training.step != self.saver.step:
             self._save_now()
         self.controls.stop("its loop ended")
@@ -330,6 +331,8 @@ class ActiveRun:
         self._say_how_to_go_on()
 
     def _say_how_to_go_on(self) -> None:
+        if self.controls.reason is None or self.training.complete:
+            return
         self.view.say(
             f"stopped at {self.training.step} steps ({self.controls.reason}), all saved. To go on: "
             f"rljax resume {self.folder}"
@@ -370,13 +373,15 @@ class ActiveRun:
         metrics = {name: values for name, values in line.items() if isinstance(values, list)}
         arrays = {name: np.array(values, np.float64) for name, values in metrics.items()}
         events: list[Event] = [MetricsEvent(training.step, controls, arrays, speed)]
-        if training.evaluation_is_due:
-            events += self._evaluate()
-        change = training.change_settings()
-        if change is not None:
-            self._unwritten.append(lambda: self.recorder.change(change))
-        yield from self._told(*events)
-        self._write()
+        try:
+            if training.evaluation_is_due:
+                events += self._evaluate()
+            change = training.change_settings()
+            if change is not None:
+                self._unwritten.append(lambda: self.recorder.change(change))
+            yield from self._told(*events)
+        finally:  # also where an evaluation fails, or the loop over events ends
+            self._write()
 
     def _write(self) -> None:
         """Write the records of the last chunk, and what callbacks have added and changed."""

@@ -162,7 +162,7 @@ def resume(out: str | Path | Folder, steps: int | None = None, **options: Any) -
     return resuming(out, steps, **options).execute()
 
 
-def check(given_callbacks: Sequence[Any], given_loggers: Sequence[Any]) -> None:
+def check(all_callbacks: Sequence[Any], all_loggers: Sequence[Any]) -> None:
     """Raise what `callbacks.check` and `loggers.check` raise."""
-    callbacks.check(given_callbacks)
-    loggers.check(given_loggers)
+    callbacks.check(all_callbacks)
+    loggers.check(all_loggers)

@@ -134,6 +134,19 @@ def test_events_come_in_order_and_a_break_saves(tmp_path: Path) -> None:
     small_runs.assert_same(loop(Rewarding, tmp_path / "whole").execute(), tmp_path / "run")
 
 
+def test_a_break_at_the_end_tells_it_once(tmp_path: Path, capsys: Any) -> None:
+    ends: list[events.Event] = []
+
+    def count(event: events.Event) -> None:
+        ends.extend([event] if isinstance(event, events.EndEvent) else [])
+
+    for event in loop(Rewarding, tmp_path / "run", count, steps=100):
+        if isinstance(event, events.EndEvent):
+            break
+    assert [end.step for end in ends] == [100]
+    assert "To go on" not in capsys.readouterr().err
+
+
 def test_what_callbacks_ask_for(tmp_path: Path) -> None:
     class Numbers(loggers.Logger):
         def __init__(self) -> None:

@@ -200,22 +200,23 @@ def described(parts: Sequence[Any], ready: Sequence[type]) -> list[dict[str, Any
 
 
 def made_again(
-    entries: Sequence[Mapping[str, Any]], given: Sequence[Any], ready: Sequence[type], what: str
+    entries: Sequence[Mapping[str, Any]], parts: Sequence[Any], ready: Sequence[type], what: str
 ) -> list[Any]:
-    """The `given` callbacks or loggers of a run that goes on, or those that its `entries` in
-    config.json describe, where none are given.
+    """The callbacks or loggers of a run that goes on: `parts`, or without any those that its
+    `entries` in config.json describe.
 
-    Raises `ValueError` where the run had others than those given, or some that cannot be made.
+    Raises `ValueError` where the run began with others than `parts`, or with some that cannot be
+    made.
     """
     names = [entry["name"] for entry in entries]
-    if given:
-        present = [entry["name"] for entry in described(given, ready)]
+    if parts:
+        present = [entry["name"] for entry in described(parts, ready)]
         if present != names:
             raise ValueError(
                 f"this run began with the {what} {', '.join(names) or 'none'}, and goes on with "
                 f"{', '.join(present)}: give the same ones, in the same order."
             )
-        return list(given)
+        return list(parts)
     classes = {kind.__name__: kind for kind in ready}
     for entry in entries:
         if entry["settings"] is None or entry["name"] not in classes:
