@@ -1,10 +1,13 @@
-"""Whether a file or folder can be made, asked before the work whose result it holds."""
+"""Files as results: whether they can be made, asked before the work; and that they are whole."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import secrets
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -29,3 +32,15 @@ def require_makeable(path: str | Path, folder: bool = False) -> None:
             pass
     except OSError as error:
         raise OSError(error.errno, os.strerror(error.errno or 0), str(place)) from None
+
+
+@contextlib.contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """A temporary file, which replaces `path` unless an error was raised."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.{secrets.token_hex(4)}{path.suffix}")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

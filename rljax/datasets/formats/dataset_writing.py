@@ -6,11 +6,7 @@ suffix.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import secrets
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +16,7 @@ from rljax.datasets import dataset as base
 from rljax.datasets.dataset import OfflineDataset
 from rljax.datasets.formats import is_hdf5, observation_arrays, schema
 from rljax.datasets.formats.dataset_files import FORMAT, FORMAT_OF_ALL, LASTING, SUFFIXES
+from rljax.system.outputs import atomic
 
 
 def write(dataset: OfflineDataset, path: Path) -> Path:
@@ -100,15 +97,3 @@ def with_suffix(path: Path, suffixes: tuple[str, ...] = SUFFIXES) -> Path:
     if path.suffix.lower() not in suffixes:
         raise ValueError(f"the file is '{path.name}', its suffix must be {' or '.join(suffixes)}.")
     return path
-
-
-@contextlib.contextmanager
-def atomic(path: Path) -> Iterator[Path]:
-    """A temporary file, which replaces `path` unless an error was raised."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.{secrets.token_hex(4)}{path.suffix}")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

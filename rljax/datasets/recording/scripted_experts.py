@@ -37,10 +37,10 @@ import numpy as np
 
 from rljax.datasets import dataset as base
 from rljax.datasets.formats import opened, text
-from rljax.datasets.formats.dataset_writing import atomic
 from rljax.datasets.formats.fingerprints import fingerprint
 from rljax.datasets.publishers import download as files
 from rljax.datasets.publishers import ogbench
+from rljax.system.outputs import atomic
 
 LENGTH = 1000  # transitions of a trajectory
 # All others have 1000.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,13 +146,13 @@ class WandB(Logger):
         identities = safe(folder / "wandb" / "run_id")
         known = identities.read_text(encoding="utf-8").split() if identities.exists() else []
         described = _described(folder)
-        self._each = self.chart_names == "cleanrl"
-        self._step = "global_step" if self._each else "environment_steps"
+        self._has_one_each = self.chart_names == "cleanrl"
+        self._step = "global_step" if self._has_one_each else "environment_steps"
         self._runs = []
-        for learner in range(len(described["seeds"]) if self._each else 1):
+        for learner in range(len(described["seeds"]) if self._has_one_each else 1):
             previous = known[learner] if learner < len(known) else None
             config, name = described or None, self.name
-            if self._each:
+            if self._has_one_each:
                 seed = described["seeds"][learner]
                 config = {**_cleanrl_settings(described, learner), **described}
                 name = f"{name or config['exp_name']}__{seed}"
@@ -166,7 +167,7 @@ class WandB(Logger):
     ) -> Any:
         entity, _, project = self.project.rpartition("/")
         options: dict[str, Any] = {"entity": entity, "group": self.group, "name": name}
-        options |= {"tags": list(self.tags), "reinit": "create_new" if self._each else None}
+        options |= {"tags": list(self.tags), "reinit": "create_new" if self._has_one_each else None}
         try:
             return wandb.init(
                 project=project,
@@ -185,7 +186,7 @@ class WandB(Logger):
 
     def metrics(self, record: Mapping[str, Any]) -> None:
         """Send numbers."""
-        if self._each:
+        if self._has_one_each:
             for learner, run in enumerate(self._runs):
                 own = {CLEANRL.get(n, n): x for i, n, x in _scalars(record) if i == learner}
                 run.log({self._step: record["step"], **own})
@@ -194,10 +195,11 @@ class WandB(Logger):
 
     def evaluation(self, record: Mapping[str, Any]) -> None:
         """Send means."""
-        learner, means = record["learner"], dict(_evaluation_means(record))
-        if not self._each:
-            means = {f"{name}/learner_{learner}": value for name, value in means.items()}
-        self._runs[learner if self._each else 0].log({self._step: record["step"], **means})
+        if self._has_one_each:
+            run, means = self._runs[record["learner"]], dict(_evaluation_means(record))
+        else:
+            run, means = self._runs[0], _means_by_learner(record)
+        run.log({self._step: record["step"], **means})
 
     def film(self, path: Path, step: int) -> None:
         """Send a film of the first learner."""
@@ -216,8 +218,24 @@ class WandB(Logger):
             self._runs.pop().finish()
 
 
+class SeriesLogger(Logger):
+    """A logger that keeps one series for each metric and learner."""
+
+    def metrics(self, record: Mapping[str, Any]) -> None:
+        """Send numbers."""
+        self.send(_by_learner(record), record["step"])
+
+    def evaluation(self, record: Mapping[str, Any]) -> None:
+        """Send means."""
+        self.send(_means_by_learner(record), record["step"])
+
+    def send(self, values: Mapping[str, float], step: int) -> None:
+        """Send numbers by name, of this step."""
+        raise NotImplementedError
+
+
 @dataclasses.dataclass
-class MLflow(Logger):
+class MLflow(SeriesLogger):
     """A run of MLflow, where MLFLOW_TRACKING_URI or `uri` says.
 
     Each metric has one series per learner. A run that goes on reports to the same one.
@@ -254,14 +272,13 @@ class MLflow(Logger):
         for name, value in _flat(_described(folder)):
             self._client.log_param(self._run, name, value)
 
-    def metrics(self, record: Mapping[str, Any]) -> None:
-        """Send numbers."""
-        self._send(_by_learner(record), record["step"])
+    def send(self, values: Mapping[str, float], step: int) -> None:
+        """Send numbers by name, of this step."""
+        from mlflow.entities import Metric  # type: ignore[import-not-found]
 
-    def evaluation(self, record: Mapping[str, Any]) -> None:
-        """Send means."""
-        means = {f"{x}/learner_{record['learner']}": y for x, y in _evaluation_means(record)}
-        self._send(means, record["step"])
+        now = int(time.time() * 1000)
+        metrics = [Metric(name, value, now, step) for name, value in values.items()]
+        self._client.log_batch(self._run, metrics=metrics)
 
     def film(self, path: Path, step: int) -> None:
         """Keep a film as an artifact."""
@@ -271,18 +288,9 @@ class MLflow(Logger):
         """End its run."""
         self._client.set_terminated(self._run)
 
-    def _send(self, values: Mapping[str, float], step: int) -> None:
-        import time
-
-        from mlflow.entities import Metric  # type: ignore[import-not-found]
-
-        now = int(time.time() * 1000)
-        metrics = [Metric(name, value, now, step) for name, value in values.items()]
-        self._client.log_batch(self._run, metrics=metrics)
-
 
 @dataclasses.dataclass
-class Trackio(Logger):
+class Trackio(SeriesLogger):
     """A run of Trackio, on this machine or where its own settings say.
 
     Each metric has one series per learner. A run that goes on reports to the same one.
@@ -313,15 +321,9 @@ class Trackio(Logger):
             auto_log_cpu=False,
         )
 
-    def metrics(self, record: Mapping[str, Any]) -> None:
-        """Send numbers."""
-        self._run.log(_by_learner(record), step=record["step"])
-
-    def evaluation(self, record: Mapping[str, Any]) -> None:
-        """Send means."""
-        learner = record["learner"]
-        means = {f"{name}/learner_{learner}": value for name, value in _evaluation_means(record)}
-        self._run.log(means, step=record["step"])
+    def send(self, values: Mapping[str, float], step: int) -> None:
+        """Send numbers by name, of this step."""
+        self._run.log(dict(values), step=step)
 
     def close(self) -> None:
         """End its run."""
@@ -401,6 +403,12 @@ def _by_learner(record: Mapping[str, Any]) -> dict[str, float]:
         name if name in shared else f"{name}/learner_{learner}": value
         for learner, name, value in _scalars(record)
     }
+
+
+def _means_by_learner(record: Mapping[str, Any]) -> dict[str, float]:
+    """The means of an evaluation, as NAME/learner_0."""
+    learner = record["learner"]
+    return {f"{name}/learner_{learner}": value for name, value in _evaluation_means(record)}
 
 
 def _scalars(record: Mapping[str, Any]) -> Iterator[tuple[int, str, float]]:

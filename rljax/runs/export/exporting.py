@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -58,12 +57,10 @@ def export(
     program = Program(policies, learner)
     content, run = made(program, to)
     difference = checks.SampledCheck(policies, program).largest_difference(run)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    partial.write_bytes(content)
-    if to == "stablehlo":
-        json_files.write_json(path.with_suffix(".json"), program.description(inner=True))
-    os.replace(partial, path)
+    with outputs.atomic(path) as temporary:
+        temporary.write_bytes(content)
+        if to == "stablehlo":
+            json_files.write_json(path.with_suffix(".json"), program.description(inner=True))
     return ExportedPolicy(path, difference)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,11 +40,9 @@ def pack(
     for name in (*RECORDS, *FILMS):
         if (folder.path / name).is_file():
             files[name] = (folder.path / name).read_bytes()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     trees = {"agent": last.state, "best": best.state}
-    packs.write(partial, described, {"step": last.step, "values": values}, trees, files)
-    os.replace(partial, path)
+    with outputs.atomic(path) as temporary:
+        packs.write(temporary, described, {"step": last.step, "values": values}, trees, files)
     return path
 
 

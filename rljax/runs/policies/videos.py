@@ -17,6 +17,7 @@ from rljax import envs
 from rljax.envs.autoreset import AutoReset
 from rljax.envs.environment import Drawable
 from rljax.envs.host import rendering
+from rljax.envs.host.hosted import Hosted
 from rljax.envs.timed import Timed
 from rljax.learning.drivers.driver import EVALUATE, environment_seeds
 from rljax.learning.named_code import PARTS
@@ -58,10 +59,7 @@ def play(
 
 def film(policies: Policies, output: Path, max_steps: int = 1_000) -> Sequence[Path]:
     """Film an episode of the first learner of `policies`, as `play` does."""
-    name = policies.settings.evaluated_in
-    observed_name = envs.observed(name, policies.experience.observes)
-    starts = environment_seeds(0, EVALUATE, number=1)
-    return _filmed((name, observed_name, Policy(policies, 0), starts), _video(output), max_steps)
+    return _filmed(_player_of(policies, learner=0, seed=0, episodes=1), _video(output), max_steps)
 
 
 def require_pictures(env: str) -> None:
@@ -89,14 +87,10 @@ def _filmed(player: Player, output: Path, max_steps: int) -> Sequence[Path]:
     hosted.at_end = lambda: frames.append(hosted.render())
     for start in starts:
         observation = hosted.reset([start])
-        for time in range(max_steps):
-            frames.append(hosted.render())
-            step: Any = hosted.step(policy(observation, normalised=True, step=time))
-            if step.terminated[0] or step.truncated[0]:
-                break
-            observation = step.observation
-        else:
-            frames.append(hosted.render())
+        frames.append(hosted.render())
+        for step in _steps(hosted, policy, observation, max_steps):
+            if not _ends(step):  # the last state is in `frames`: its episode is over here
+                frames.append(hosted.render())
     close(hosted)
     return [write(frames, output, hosted.frames_per_second)]
 
@@ -132,12 +126,8 @@ def window(
             raise ValueError(f"'{name}' has no render_mode 'human', so no window. {film}")
         for number, start in enumerate(starts, 1):
             observation, total, length = hosted.reset([start]), 0.0, 0
-            for time in range(max_steps):
-                step: Any = hosted.step(policy(observation, normalised=True, step=time))
-                observation = step.observation
+            for step in _steps(hosted, policy, observation, max_steps):
                 total, length = float(step.episode_return[0]), int(step.episode_length[0])
-                if step.terminated[0] or step.truncated[0]:
-                    break
             yield f"episode {number}: return {total:,.1f} in {length:,} steps"
     finally:
         close(hosted)
@@ -163,16 +153,35 @@ def tell(
     return itertools.chain.from_iterable(told(environment, states, colours) for states in each)
 
 
+def _steps(hosted: Hosted, policy: Policy, observation: Any, max_steps: int) -> Iterator[Any]:
+    """The steps of the episode that begins with `observation`, [1] each, up to its end."""
+    for time in range(max_steps):
+        step: Any = hosted.step(policy(observation, normalised=True, step=time))
+        yield step
+        if _ends(step):
+            break
+        observation = step.observation
+
+
+def _ends(step: Any) -> bool:
+    return bool(step.terminated[0] or step.truncated[0])
+
+
 def _player(folder: Folder, learner: int, best: bool, seed: int, episodes: int) -> Player:
     policies = load_all(folder, best=best, parts=PARTS)
-    policy = Policy(policies, learner)
-    name = policies.settings.evaluated_in
-    if name == "none":
+    player = _player_of(policies, learner, seed, max(episodes, 1))
+    if player[0] == "none":
         raise ValueError(f"the run in '{folder.path}' has no environment to play in.")
     if episodes < 1:
         raise ValueError(f"--episodes is {episodes}, there must be at least 1.")
+    return player
+
+
+def _player_of(policies: Policies, learner: int, seed: int, episodes: int) -> Player:
+    name = policies.settings.evaluated_in
+    observed_name = envs.observed(name, policies.experience.observes)
     starts = environment_seeds(seed, EVALUATE, number=episodes)
-    return name, envs.observed(name, policies.experience.observes), policy, starts
+    return name, observed_name, Policy(policies, learner), starts
 
 
 def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) -> Path:
