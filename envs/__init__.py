@@ -231,13 +231,18 @@ def evaluated(name: str) -> str:
     return name
 
 
+def codes_of(name: str) -> list[str]:
+    """The files and modules whose foreign code making the environment and its wrappers runs."""
+    parts = split(without_arguments(name))
+    parts = split(parts.rest.removeprefix("async/")) if not parts.wrapped else parts
+    if parts.wrapped:
+        return [*(x.rpartition(":")[0] for x in parts.wrappers), *codes_of(parts.rest)]
+    code = code_of(name)
+    return [] if code is None else [code]
+
+
 def code_of(name: str) -> str | None:
     """The file or module whose foreign code making the environment runs; None if there is none."""
-    parts = split(without_arguments(name).removeprefix("async/"))
-    if parts.wrapped:
-        inner = code_of(parts.rest)
-        files = [wrapper.rpartition(":")[0] for wrapper in parts.wrappers]
-        return ", ".join([*files, *([] if inner is None else [inner])])
     code = without_arguments(name).rpartition(":")[0]
     while split(code).rest != code:
         code = split(code).rest

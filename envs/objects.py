@@ -49,9 +49,12 @@ def register(env: Any, name: str | None = None) -> str:
     Raises `TypeError` for an object that is no environment and makes none, and for an instance that
     cannot be copied.
     """
-    made = _described(env)
     if name is None:
-        name = _free_name(env)
+        for known_name, known_env in _KNOWN.items():
+            if known_env.source is env:
+                return known_name
+    made = _described(env)
+    name = name or _free_name(env)
     _KNOWN[name] = made
     return name
 
@@ -124,9 +127,6 @@ def _copies(env: Any) -> Callable[..., Any]:
 
 
 def _free_name(env: Any) -> str:
-    for name, known_env in _KNOWN.items():
-        if known_env.source is env:
-            return name
     own = getattr(env, "__qualname__", None) or type(getattr(env, "unwrapped", env)).__qualname__
     stem = PREFIX + (re.sub(r"\W+", "-", own.rpartition(".")[2]).strip("-") or "environment")
     number, name = 1, stem

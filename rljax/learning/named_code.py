@@ -33,14 +33,11 @@ def environment_code(env: str) -> dict[str, str]:
 
 
 def _code(part: str, name: str) -> str | None:
-    source = registry.file_of(name) if part == "agent" else envs.code_of(name)
+    sources = [registry.file_of(name)] if part == "agent" else envs.codes_of(name)
+    code = [
+        os.path.abspath(source) if source.endswith(".py") else f"module {source}"
+        for source in sources
+        if source is not None
+    ]
     argument = None if part == "agent" else trust.unsafe_argument_in(name)
-    sources = (
-        []
-        if source is None
-        else [
-            os.path.abspath(each) if each.endswith(".py") else f"module {each}"
-            for each in source.split(", ")
-        ]
-    )
-    return ", ".join(filter(None, (*sources, argument))) or None
+    return ", ".join([*code, *([] if argument is None else [argument])]) or None

@@ -15,13 +15,14 @@ from rljax.envs import objects
 from rljax.learning import configuration
 from rljax.learning.settings import LARGEST, Settings, seeds_of
 from rljax.runs import records
+from rljax.runs.interface.dataset_files import DatasetFile
 from rljax.trust import Folder, nearest
 
 # Of `rljax.train` itself.
 ARGUMENTS = ("agent", "env", "steps", "data", "seeds", "config", "out", "callbacks", "loggers")
 ARGUMENTS += ("quiet", "command", "trust")
 # Arguments of making an environment that its name does not keep.
-_OF_MAKING = {"render_mode", "num_envs", "vectorization_mode", "max_episode_steps"}
+_MAKING_ARGUMENTS = {"render_mode", "num_envs", "vectorization_mode", "max_episode_steps"}
 
 
 def folder(out: Any) -> Path:
@@ -82,16 +83,9 @@ def data_name(data: Any) -> str | None:
 
     Raises `ValueError` for one that no file holds.
     """
-    if data is None or isinstance(data, str | Path):
-        return None if data is None else configuration.text("data", data)
-    if hasattr(data, "path") and hasattr(data, "data"):
-        if data.path is None and not data.is_published:
-            raise ValueError(
-                "a run reads its data set again when it is resumed, and no file holds this one: "
-                "data=dataset.write('mine.npz')"
-            )
-        return data.data.name if data.path is None else str(data.path)
-    return configuration.text("data", data)
+    if data is None:
+        return None
+    return data.source if isinstance(data, DatasetFile) else configuration.text("data", data)
 
 
 def environment_name(env: Any) -> str | None:
@@ -164,7 +158,7 @@ def _registered(env: Any) -> str | None:
     changed = {
         name: value
         for name, value in spec.kwargs.items()
-        if name not in _OF_MAKING and registered.kwargs.get(name) != value
+        if name not in _MAKING_ARGUMENTS and registered.kwargs.get(name) != value
     }
     try:
         return f"{spec.id}?{json.dumps(changed)}" if changed else spec.id

@@ -195,7 +195,10 @@ def test_wrappers_by_name(tmp_path: Path) -> None:
     assert rljax.make_env(name).unwrapped.spec is not None
     played = rljax.evaluate(lambda _: 0, name, 1)
     assert played.returns[0] == 9 * played.lengths[0]
-    assert envs.code_of(name) == f"{file}, {file}"
+    assert envs.codes_of(name) == [str(file), str(file)]
+    for prefix in ("async/", "timed/", "timed/async/"):
+        wrapped = f"{prefix}wrap(a.py:A)/b.py:B"
+        assert envs.codes_of(wrapped) == ["a.py", "b.py"], wrapped
     assert envs.task(envs.with_wrappers("async/Hopper-v5", ["mine.py:Ten"])) == "Hopper-v5"
     assert not envs.is_compiled(name)
     with pytest.raises(ValueError, match=r"number is no class that derives from gymnasium\.W"):

@@ -109,9 +109,19 @@ class DatasetFile:
         return DatasetFile(datasets.subset(self.data, np.concatenate(rows)))
 
     @property
-    def is_published(self) -> bool:
-        """Whether its name reads the same rows again."""
-        return self.path is None and "subsets" not in self.data.provenance
+    def source(self) -> str:
+        """The name or file that reads the same rows again.
+
+        Raises `ValueError` for rows that are in memory alone.
+        """
+        if self.path is not None:
+            return str(self.path)
+        if "subsets" in self.data.provenance:
+            raise ValueError(
+                "a run reads its data set again when it is resumed, and no file holds this one: "
+                "data=dataset.write('mine.npz')"
+            )
+        return self.data.name
 
     @property
     def returns(self) -> np.ndarray:

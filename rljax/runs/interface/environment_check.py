@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +18,7 @@ from rljax import envs
 from rljax.agent import EnvSpec, Step, mask_of
 from rljax.envs.host.hosted import Hosted
 from rljax.learning.drivers.driver import keys_of
+from rljax.networks import distributions
 from rljax.runs import arguments
 
 STEPS = 2_000  # of random actions
@@ -202,13 +203,8 @@ def _speed(played: _Played, inside: bool) -> Iterator[EnvFinding]:
 
 def _on_host(name: str, steps: int, seed: int) -> tuple[EnvSpec, _Played, list[EnvFinding]]:
     hosted = envs.make_hosted(envs.evaluated(name), 1)
-    generator = np.random.default_rng(seed)
     observation = hosted.reset([seed])
-
-    def step(observation: Any) -> Step:
-        return hosted.step(_random(hosted.spec, generator, observation))
-
-    played = _play(observation, step, steps)
+    played = _play(observation, _uniform(hosted.spec, seed), hosted.step, steps)
     saved = [*_saving(hosted)]
     hosted.close()
     return hosted.spec, played, saved
@@ -219,27 +215,29 @@ def _inside(name: str, steps: int, seed: int) -> tuple[EnvSpec, _Played, list[En
     reset, advance = jax.jit(environment.reset), jax.jit(environment.step)
     observation, state = reset(keys_of([seed]))
 
-    def step(observation: Any) -> Step:
+    def step(action: np.ndarray) -> Step:
         nonlocal state
-        action = _random(environment.spec, generator, observation)
         made, state = advance(keys_of([int(generator.integers(2**31))]), state, action)
         return jax.device_get(made)
 
-    step(observation)  # compiles
-    observation, state = reset(keys_of([seed]))
-    generator = np.random.default_rng(seed)
-    return environment.spec, _play(observation, step, steps), []
+    return environment.spec, _play(observation, _uniform(environment.spec, seed), step, steps), []
 
 
-def _play(observation: Any, step: Any, steps: int) -> _Played:
+def _play(
+    observation: Any,
+    draw: Callable[[Any, int], np.ndarray],
+    step: Callable[[np.ndarray], Step],
+    steps: int,
+) -> _Played:
     observations, rewards, masks = [_flat(observation)], [], []
     lengths, terminated, returns = [], [], []
     seconds = []
-    for _ in range(steps):
+    for number in range(steps):
         mask = mask_of(observation)
         masks += [] if mask is None else [np.asarray(mask)[0]]
+        action = draw(observation, number)
         began = time.perf_counter()
-        made = step(observation)
+        made = step(action)
         seconds.append(time.perf_counter() - began)
         observation = made.observation
         observations.append(_flat(made.next_observation))
@@ -262,16 +260,14 @@ def _saving(hosted: Hosted) -> Iterator[EnvFinding]:
         )
 
 
-def _random(spec: EnvSpec, generator: np.random.Generator, observation: Any) -> np.ndarray:
-    """A random action [1, ...] as agents emit it, among those that a mask allows."""
-    if not spec.discrete and not spec.choices:
-        return generator.uniform(-1.0, 1.0, (1, *spec.action_shape)).astype(np.float32)
-    mask = mask_of(observation)
-    allowed = np.ones(spec.action_size, bool) if mask is None else np.asarray(mask)[0]
-    ends = np.cumsum(spec.choices or (spec.action_size,))
-    groups = np.split(allowed, ends[:-1])
-    chosen = [generator.choice(np.flatnonzero(group)) for group in groups]
-    return np.array([chosen] if spec.choices else chosen, np.int32)
+def _uniform(spec: EnvSpec, seed: int) -> Callable[[Any, int], np.ndarray]:
+    """Draws uniform actions [1, ...] for an observation and its step, by `seed`."""
+    draw = jax.jit(
+        lambda time, mask: distributions.uniform(
+            jax.random.fold_in(jax.random.key(seed), time), spec, (1,), mask
+        )
+    )
+    return lambda observation, time: np.asarray(draw(time, mask_of(observation)))
 
 
 def _flat(observation: Any) -> np.ndarray:
