@@ -113,7 +113,7 @@ To be written: a command, and the row in results/ that it makes.
 
 ## References
 
-To be written.
+{references}
 """
 
 
@@ -235,6 +235,7 @@ def page(source: str, name: str) -> str:
     losses = [function for function in functions if function.endswith(("_loss", "_gain"))]
     metrics = sorted(set(re.findall(r'"([a-z_]+/[a-z_]+)": ', source)))
     train = re.search(r"^  (rljax train .+)$", source, re.MULTILINE)
+    references = re.findall(r"^(\[\d+\] .+)$", ast.get_docstring(tree) or "", re.MULTILINE)
     return PAGE.format(
         title=first.partition(":")[0].partition(" [")[0],
         name=name,
@@ -243,6 +244,7 @@ def page(source: str, name: str) -> str:
         equations=next(with_equations, first),
         losses="\n".join(f"| to be written | [`{x}`](../../agents/{name}.py) |" for x in losses),
         metrics="\n".join(f"| `{metric}` | to be written | to be written |" for metric in metrics),
+        references="\n".join(f"- {x}" for x in references) or "To be written.",
     )
 
 

@@ -183,6 +183,7 @@ def by_hand(rollouts: int) -> tuple[Callable[[Any], Any], Any]:
         "actor/clipped",
         "critic/loss",
         "critic/value",
+        "critic/explained_variance",
     )
     loop = jax.jit(lambda carry: jax.lax.fori_loop(0, rollouts, iterate, carry), donate_argnums=0)
     empty = (

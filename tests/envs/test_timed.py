@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rljax import envs
-from rljax.runs import run
+from rljax.runs import records, run
 from rljax.runs.policies import collect, evaluate
 
 LIMIT = 200
@@ -91,7 +91,7 @@ def test_runs_whose_agent_observes_the_time(tmp_path: Any) -> None:
     config = {"hidden": (8,)}
     settings = {"eval_every": 200, "eval_episodes": 2, "config": config}
     out = run.train("stream_ac", "Pendulum-v1", 400, out=tmp_path / "run", **settings)
-    assert run.read_config(out)["environment"] == "Pendulum-v1"
+    assert records.read_config(out)["environment"] == "Pendulum-v1"
     assert len(evaluate.evaluate_run(out, episodes=2)["episodes"][0]["returns"]) == 2
     data = collect.record(out, source="exploring", steps=250, num_envs=1)
     assert data.observation_size == 3, "the time is no part of the data"
