@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from rljax.cli import options as shared
+from rljax.cli import parsing
 from rljax.learning.settings import Settings
 
 
@@ -134,14 +135,14 @@ class Extract(shared.Trust):
 
 def train(arguments: list[str]) -> None:
     """rljax train"""
-    options, config = shared.parse_with_agent(Train, arguments, "train")
+    options, config = parsing.parse_with_agent(Train, arguments, "train")
     if options.seeds < 1:
         raise ValueError(f"--seeds is {options.seeds}, it must be at least 1.")
     what = {
-        **shared.run_settings(options),
+        **parsing.run_settings(options),
         "seeds": range(options.seed, options.seed + options.seeds),
         "config": config,
-        "online": shared.assignments(options.online, config, "--online") or None,
+        "online": parsing.assignments(options.online, config, "--online") or None,
         "trust": options.trust,
     }
     how: dict[str, Any] = {
@@ -170,7 +171,7 @@ def train(arguments: list[str]) -> None:
     from rljax.tuning import grid_axes, grids
 
     axes = grid_axes.parse(options.grid, config)
-    for name in sorted(shared.config_flags(arguments, config).intersection(axes)):
+    for name in sorted(parsing.config_flags(arguments, config).intersection(axes)):
         flag = f"config.{name.replace('_', '-')}"
         raise ValueError(
             f"--{flag} and --grid {flag} both set {name}: leave out the flag, or list its value."
@@ -198,14 +199,14 @@ def _callbacks(options: Train) -> list[Any]:
 
 def sweep(arguments: list[str]) -> None:
     """rljax sweep"""
-    options, config = shared.parse_with_agent(Sweep, arguments, "sweep")
+    options, config = parsing.parse_with_agent(Sweep, arguments, "sweep")
     from rljax.runs import experiments
     from rljax.tuning import search_spaces, sweeps
 
     names = [field.name for field in dataclasses.fields(search_spaces.Protocol)]
     protocol = {name: getattr(options, name) for name in names}
     experiment = experiments.prepare(
-        **shared.run_settings(options), seeds=options.tuning_seeds, config=config
+        **parsing.run_settings(options), seeds=options.tuning_seeds, config=config
     )
     print(
         sweeps.begin(
@@ -223,7 +224,7 @@ def sweep(arguments: list[str]) -> None:
 
 def resume(arguments: list[str]) -> None:
     """rljax resume"""
-    options = shared.parse(Resume, arguments, "resume")
+    options = parsing.parse(Resume, arguments, "resume")
     from rljax.runs import run
     from rljax.tuning import grids, sweeps
 
@@ -255,7 +256,7 @@ def resume(arguments: list[str]) -> None:
 
 def extract(arguments: list[str]) -> None:
     """rljax extract"""
-    options = shared.parse(Extract, arguments, "extract")
+    options = parsing.parse(Extract, arguments, "extract")
     from rljax.runs import extract
 
     print(extract.extract(options.folder(options.run), options.learners, options.out))

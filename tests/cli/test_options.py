@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rljax import cli
-from rljax.cli import options, training
+from rljax.cli import parsing, training
 from rljax.learning.settings import Settings
 from rljax.runs import records
 from tests.cli import commands
@@ -244,5 +244,5 @@ def test_flags_of_other_libraries_are_named_as_they_are_here(
 def test_a_switch_may_be_set_to_what_it_is() -> None:
     words = ["ppo", "--env", "rljax/LightsOut-3x3", "--config.no-clip-values"]
     for flag, value in (("--config.shared", True), ("--config.no-shared", False)):
-        _, config = options.parse_with_agent(training.Train, [*words, flag], "train")
+        _, config = parsing.parse_with_agent(training.Train, [*words, flag], "train")
         assert (config.shared, config.clip_values) == (value, False)
