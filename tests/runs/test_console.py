@@ -11,7 +11,7 @@ import pytest
 
 from rljax.analysis import report, watch
 from rljax.learning.settings import Settings
-from rljax.runs import console
+from rljax.runs.display import console
 from rljax.trust import printable
 from tests.cli import commands
 from tests.helpers import run_folders
