@@ -174,9 +174,9 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
     """What a run came to, for users."""
     from rljax.learning import population
 
-    lines = []
+    lines, limit = [], summary.get("cost_limit")
     if summary["final"] is not None:
-        lines.append(f"final return {_final(summary['final'])}")
+        lines.append(f"final return {_final(summary['final'], limit)}")
     if "estimate" in summary:
         lines.append(f"estimate of the discounted return: {summary['estimate']['mean']:,.4g}")
     for entry in _best_first(summary.get("settings", [])):
@@ -191,11 +191,13 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _final(final: dict[str, Any]) -> str:
+def _final(final: dict[str, Any], cost_limit: float | None = None) -> str:
     from rljax.runs.statistics.summaries import signals_text
 
     number = len(final["learners"])
-    text = f"{final['mean']:,.1f}{signals_text(final)} at {final['step']:,} steps"
+    rate = "" if final["success"] is None else f", success {final['success']:.0%}"
+    means = f"{final['mean']:,.1f}{rate}{signals_text(final, cost_limit)}"
+    text = f"{means} at {final['step']:,} steps"
     if number == 1:
         return text
     if final["interval"] is None:
