@@ -11,6 +11,7 @@ import pytest
 
 from rljax import cli
 from rljax.cli import parsing, training
+from rljax.cli.main import COMMANDS, USAGE, _command
 from rljax.learning.settings import Settings
 from rljax.runs import records
 from tests.cli import commands
@@ -246,3 +247,9 @@ def test_a_switch_may_be_set_to_what_it_is() -> None:
     for flag, value in (("--config.shared", True), ("--config.no-shared", False)):
         _, config = parsing.parse_with_agent(training.Train, [*words, flag], "train")
         assert (config.shared, config.clip_values) == (value, False)
+
+
+def test_the_commands_are_those_of_the_first_help() -> None:
+    named = re.findall(r"^  (\w+)", USAGE, re.MULTILINE)
+    assert set(named) == set(COMMANDS)
+    assert all(callable(_command(name)) for name in named)
