@@ -6,7 +6,7 @@ import dataclasses
 
 import tyro
 
-from rljax.cli import options as shared
+from rljax.cli import parsing
 
 
 @dataclasses.dataclass
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> None:
         return
     if arguments[:1] != ["check"]:
         raise ValueError("give the command: rljax env check ENV")
-    options = shared.parse(EnvCheck, arguments[1:], "env check")
+    options = parsing.parse(EnvCheck, arguments[1:], "env check")
     from rljax import envs
     from rljax.runs.interface.environment_check import check_env
     from rljax.trust import show

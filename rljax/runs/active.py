@@ -22,7 +22,6 @@ from rljax.learning.plan import Experiment
 from rljax.learning.settings import settings_of
 from rljax.runs import (
     checkpoints,
-    console,
     experiments,
     failures,
     folders,
@@ -32,6 +31,7 @@ from rljax.runs import (
     saving,
     schema,
 )
+from rljax.runs.display import console
 from rljax.runs.events import (
     BeginEvent,
     BestEvent,
@@ -111,8 +111,7 @@ class ActiveRun:
             "format": schema.FORMAT,
             **experiments.described(self.experiment),
             **entries.config(training),
-            "callbacks": callbacks.described(self.callbacks, callbacks.READY),
-            "loggers": callbacks.described(self.loggers, loggers.READY),
+            **self._parts,
             "seals": seals(named_code(settings)),
             "command": command,
             **self._conditions(),
@@ -128,6 +127,13 @@ class ActiveRun:
         self.view.start(self.folder, training.total, settings, training.needed_bytes)
         self._warn()
         training.start()
+
+    @property
+    def _parts(self) -> dict[str, list[dict[str, Any]]]:
+        return {
+            "callbacks": callbacks.described(self.callbacks, callbacks.READY),
+            "loggers": callbacks.described(self.loggers, loggers.READY),
+        }
 
     def _conditions(self) -> dict[str, Any]:
         used = [stage.driver.spread.num_devices for stage in self.training.stages]
@@ -333,9 +339,10 @@ class ActiveRun:
     def _say_how_to_go_on(self) -> None:
         if self.controls.reason is None or self.training.complete:
             return
+        how = resumption.call(self.folder, self.training.settings, self.view.is_python, self._parts)
         self.view.say(
             f"stopped at {self.training.step} steps ({self.controls.reason}), all saved. To go on: "
-            f"rljax resume {self.folder}"
+            f"{how}"
         )
 
     def close(self) -> None:
@@ -407,7 +414,8 @@ class ActiveRun:
             record = line | {"wall_seconds": self.wall}
             self._unwritten.append(functools.partial(self.recorder.evaluation, record))
         random = training.random_return if is_first else None
-        self.view.evaluated(training.step, training.last_return, training.last_signals, random)
+        means = (training.last_return, training.last_signals, training.last_success)
+        self.view.evaluated(training.step, *means, random)
         self._warn()
         events: list[Event] = [of_evaluation(lines, training.step, controls)]
         better = training.best_return > best

@@ -1,4 +1,4 @@
-"""Runs from Python: `rljax.learning`, `rljax.train` and `rljax.resume`."""
+"""Runs from Python: `rljax.training`, `rljax.train` and `rljax.resume`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 from rljax.distributed import processes
 from rljax.learning import configuration
 from rljax.learning.settings import LARGEST
-from rljax.runs import arguments, console, experiments, folders
+from rljax.runs import arguments, experiments, folders
 from rljax.runs.active import ActiveRun
+from rljax.runs.display import console
 from rljax.runs.events import Event, callbacks, loggers
 from rljax.runs.events.callbacks import Callback
 from rljax.runs.events.loggers import Logger
@@ -55,7 +56,7 @@ def training(
     seeds: int | Sequence[int] = 1,
     config: Any = None,
     out: str | Path | None = None,
-    quiet: bool = True,
+    quiet: bool | None = None,
     command: str | None = None,
     trust: bool = False,
     callbacks: Sequence[Callback] = (),
@@ -74,6 +75,7 @@ def training(
         config: a Config, or a mapping of changes to the preset; floats may be sequences, one value
             per learner.
         out: the run's folder; None is a new one in runs/.
+        quiet: False shows progress, None in a notebook alone.
         trust: whether code of other users' `base` or `from_run` may run.
         callbacks: functions of an event, called in this order before the loop gets it.
         loggers: where records go beside the run's files, see `rljax.loggers`.
@@ -115,7 +117,7 @@ def resuming(
     then_online: int | None = None,
     offline_share: float | str | None = None,
     accept_changed_records: bool = False,
-    quiet: bool = True,
+    quiet: bool | None = None,
     command: str | None = None,
     trust: bool = False,
     callbacks: Sequence[Callback] = (),

@@ -89,5 +89,6 @@ RESULTS = {
         ("wall_seconds", "compile_seconds", "steps_per_second", "peak_memory_bytes"), NUMBER | NULL
     ),
     "random_return": NUMBER | NULL,
+    "cost_limit": NUMBER,
     "seconds": object_of(dict.fromkeys(("training", "stepping", "evaluating"), NUMBER | NULL)),
 }

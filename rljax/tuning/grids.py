@@ -27,13 +27,13 @@ from rljax.runs import (
     active,
     arguments,
     checkpoints,
-    console,
     experiments,
     failures,
     folders,
     json_files,
     records,
 )
+from rljax.runs.display import console
 from rljax.system import hardware, lock
 from rljax.system.lock import Lock
 from rljax.trust import Folder, seals

@@ -19,7 +19,8 @@ from rljax.learning import configuration, population
 from rljax.learning.named_code import named_code
 from rljax.learning.plan import Experiment
 from rljax.learning.settings import settings_of
-from rljax.runs import arguments, console, experiments, folders, json_files, records
+from rljax.runs import arguments, experiments, folders, json_files, records
+from rljax.runs.display import console
 from rljax.runs.statistics import summaries
 from rljax.system import hardware
 from rljax.system.lock import Lock

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from rljax import cli
-from rljax.cli import options, training
+from rljax.cli import parsing, training
+from rljax.cli.main import COMMANDS, USAGE, _command
 from rljax.learning.settings import Settings
 from rljax.runs import records
 from tests.cli import commands
@@ -244,5 +245,11 @@ def test_flags_of_other_libraries_are_named_as_they_are_here(
 def test_a_switch_may_be_set_to_what_it_is() -> None:
     words = ["ppo", "--env", "rljax/LightsOut-3x3", "--config.no-clip-values"]
     for flag, value in (("--config.shared", True), ("--config.no-shared", False)):
-        _, config = options.parse_with_agent(training.Train, [*words, flag], "train")
+        _, config = parsing.parse_with_agent(training.Train, [*words, flag], "train")
         assert (config.shared, config.clip_values) == (value, False)
+
+
+def test_the_commands_are_those_of_the_first_help() -> None:
+    named = re.findall(r"^  (\w+)", USAGE, re.MULTILINE)
+    assert set(named) == set(COMMANDS)
+    assert all(callable(_command(name)) for name in named)
