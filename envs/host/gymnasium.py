@@ -21,7 +21,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from rljax import envs
 from rljax.envs import custom, objects, partial, signals
-from rljax.envs.environment import EnvironmentFailed, parsed, silent_mujoco, syntax, unknown
+from rljax.envs.environment import EnvironmentFailed, parsed, silent_mujoco, unknown
 from rljax.envs.goals import with_goals
 from rljax.envs.host import ogbench, rendering
 from rljax.envs.host.checks import Checked, failure
@@ -29,6 +29,7 @@ from rljax.envs.host.hosted import Hosted
 from rljax.envs.host.robots import varied, velocity
 from rljax.envs.host.serial import Serial
 from rljax.envs.host.spaces import Spaces
+from rljax.system import user_files
 
 _MUJOCO = "gymnasium.envs.mujoco."
 
@@ -186,7 +187,9 @@ def _imported(name: str) -> str:
                 "PYTHONPATH=. rljax ..."
             ) from error
         except SyntaxError as error:
-            message = f"'{name}': the module '{module}' cannot be imported: {syntax(error)}"
+            message = (
+                f"'{name}': the module '{module}' cannot be imported: {user_files.syntax(error)}"
+            )
             raise ValueError(message) from error
         except (Exception, SystemExit) as error:
             who = f"the module '{module}' of '{name}'"

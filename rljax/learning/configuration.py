@@ -17,6 +17,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from rljax.system.user_files import FileClass, is_class_name
 from rljax.trust import nearest
 
 INT32 = 2**31 - 1  # the largest integer: compiled programs count in int32
@@ -193,8 +194,8 @@ def _kinds(hint: Any) -> tuple[Any, ...]:
 def coerce(label: str, value: Any, hint: Any, most: int = INT32) -> Any:
     """`value`, of Python, presets or JSON, as the type `hint` of a field; `label` names it.
 
-    Hints are bool, int, float, str, `Literal`, `Mapping`, tuples of names or integers, tuples of
-    tuples of integers, and unions of these with None.
+    Hints are bool, int, float, str, `FileClass`, `Literal`, `Mapping`, tuples of names or integers,
+    tuples of tuples of integers, and unions of these with None.
 
     Raises `TypeError` for another type, and `ValueError` for an integer beyond `most` or a text
     that is no choice of a `Literal`.
@@ -213,6 +214,8 @@ def coerce(label: str, value: Any, hint: Any, most: int = INT32) -> Any:
             return float(native_value)
         if kind is str and isinstance(value, str | os.PathLike):
             return text(label, value)
+        if kind is FileClass and is_class_name(value):
+            return FileClass(value)
         if origin is typing.Literal and value in arguments:
             return value
         if origin is tuple and isinstance(native_value, list | tuple):
@@ -260,6 +263,7 @@ _WORDS = {
     float: "a number",
     bool: "True or False",
     str: "text",
+    FileClass: "a class of your own, FILE.py:CLASS",
     type(None): "None",
 }
 
