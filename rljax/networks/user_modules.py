@@ -84,11 +84,7 @@ def check(name: str, role: Role, inputs: Any, hidden: Sequence[int] = ()) -> Non
     protocol.
     """
     module, flag = made(name, role, hidden), f"--config.{role} {name}"
-    try:
-        variables = jax.eval_shape(module.init, jax.random.key(0), inputs)
-        features: Any = jax.eval_shape(module.apply, variables, inputs)
-    except Exception as error:
-        raise _failure(name, role, f"fails for inputs {_shown(inputs)}", error) from error
+    variables = _shapes(name, role, module.init, jax.random.key(0), inputs)
     others = sorted(variables.keys() - {"params"})
     if others:
         raise ValueError(
@@ -99,6 +95,7 @@ def check(name: str, role: Role, inputs: Any, hidden: Sequence[int] = ()) -> Non
         if leaf.dtype != jnp.float32:
             where = jax.tree_util.keystr(place[1:], simple=True, separator="/")
             raise ValueError(f"{flag} has a parameter '{where}' of {leaf.dtype}: make it float32.")
+    features = _shapes(name, role, module.apply, variables, inputs)
     is_array = isinstance(features, jax.ShapeDtypeStruct)
     is_matrix = is_array and len(features.shape) == 2 and features.shape[0] == ROWS
     if not is_matrix or features.dtype != jnp.float32 or features.shape[1] < 1:
@@ -137,6 +134,13 @@ def _class_in(path: Path, name: str, flag: str) -> Any:
     if not hasattr(module, class_name):
         raise ValueError(f"{flag}: '{path}' has no class '{class_name}'.")
     return getattr(module, class_name)
+
+
+def _shapes(name: str, role: Role, function: Any, *arguments: Any) -> Any:
+    try:
+        return jax.eval_shape(function, *arguments)
+    except Exception as error:
+        raise _failure(name, role, f"fails for {_shown(arguments[-1])}", error) from error
 
 
 def _failure(name: str, role: Role, what: str, error: Exception) -> ValueError:
