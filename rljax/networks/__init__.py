@@ -37,6 +37,12 @@ from rljax.networks.layers import (
     mish,
     patches,
 )
+from rljax.networks.optimisation.optimisers import (
+    WithOptimiser,
+    WithSchedule,
+    optimiser,
+    trained,
+)
 from rljax.networks.optimisation.targets import copy, polyak, polyak_every
 from rljax.networks.optimisation.trained import Trained, clipped, cosine_rate, parameters_of
 
@@ -61,6 +67,8 @@ __all__ = [
     "Norm",
     "Precision",
     "Trained",
+    "WithOptimiser",
+    "WithSchedule",
     "centred",
     "clipped",
     "copy",
@@ -76,6 +84,7 @@ __all__ = [
     "member",
     "members",
     "mish",
+    "optimiser",
     "outputs_and_head",
     "parameters_of",
     "patches",
@@ -83,5 +92,6 @@ __all__ = [
     "polyak_every",
     "smallest",
     "smallest_of_subset",
+    "trained",
     "values_and_slopes",
 ]
