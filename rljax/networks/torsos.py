@@ -46,6 +46,7 @@ from rljax.networks.user_modules import UserTorso
 from rljax.system.user_files import FileClass, is_class_name
 
 Kind = Literal["mlp", "resnet", "iru", "recall", "drc"] | FileClass
+OfVectors = Literal["mlp", "resnet", "iru", "recall"] | FileClass
 THINKING = ("iru", "recall", "drc")  # torsos that use `compute`
 MOST_STEPS = 100_000
 

@@ -14,7 +14,7 @@ class Encoder(nn.Module):
 
     @nn.compact
     def __call__(self, observation: Any) -> Any:
-        parts = [x.reshape(len(x), -1) for x in jax.tree.leaves(observation)]
+        parts = [x.reshape(x.shape[0], -1) for x in jax.tree.leaves(observation)]
         return nn.tanh(nn.Dense(5)(jnp.concatenate(parts, axis=-1)))
 
 
