@@ -38,6 +38,7 @@ class TaskOptions:
     env: str | None = None
     # FILE:CLASS of a wrapper of Gymnasium around it; repeated, the first is innermost
     wrap: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    frame_stack: int = 1  # newest observations that the agent sees at once
     # environment steps of each learner, such as 3e5; from a data set alone, updates
     steps: int = Settings.steps
     # data set to learn from: d4rl/hopper-medium-v2 (see rljax data list), or a file
@@ -254,12 +255,13 @@ def run_settings(options: Any) -> dict[str, Any]:
     """The options that are fields of a run's `Settings`, except its seeds."""
     names = {field.name for field in dataclasses.fields(Settings)} - {"seeds"}
     settings = {name: value for name, value in vars(options).items() if name in names}
-    if options.wrap:
+    if options.wrap or options.frame_stack != 1:
         if options.env is None:
-            raise ValueError("--wrap is around the environment that --env names: give both.")
+            flag = "--wrap" if options.wrap else "--frame-stack"
+            raise ValueError(f"{flag} is around the environment that --env names: give both.")
         from rljax import envs
 
-        settings["env"] = envs.with_wrappers(options.env, options.wrap)
+        settings["env"] = envs.with_wrappers(options.env, options.wrap, options.frame_stack)
     return settings
 
 

@@ -44,7 +44,7 @@ class WithSchedule(WithOptimiser):
 
 @config
 class WithCritics(WithSchedule):
-    """Settings of optimisers with a schedule, and of critics beside `hidden`: a base of a Config."""
+    """Settings of scheduled optimisers, and of critics beside `hidden`: a base of a Config."""
 
     critic_hidden: Widths | None = None  # of critics and value networks; None: as `hidden`
 
