@@ -83,7 +83,9 @@ def require_integers(config: Any) -> None:
 
 @functools.cache
 def elsewhere() -> dict[str, dict[str, Any]]:
-    """Names of settings in other libraries: of the same meaning, of a near one, and of a run."""
+    """Names of settings in other libraries: of the same meaning, of a near one, of a run, and with
+    a sentence.
+    """
     return tomllib.loads((Path(__file__).parent / "elsewhere.toml").read_text())
 
 
@@ -113,8 +115,10 @@ def hint(config: Any, name: str) -> str:
 
 
 def run_hint(name: str) -> str:
-    """A sentence that says what another library's setting of a run is called here, or ""."""
-    option = elsewhere()["run"].get(name)
+    """A sentence that says what another library's setting of a run is here, or ""."""
+    option, sentence = elsewhere()["run"].get(name), elsewhere()["said"].get(name)
+    if sentence is not None:
+        return f" {sentence}"
     return f" Here it is --{option.replace('_', '-')}, in Python {option}=." if option else ""
 
 

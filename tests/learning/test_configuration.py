@@ -61,6 +61,8 @@ def test_names_of_other_libraries_mean_settings_of_some_agents() -> None:
         assert near["remark"], name
     options = {field.name for field in dataclasses.fields(Settings)} | {"out"}
     assert {*names["run"].values()} <= options
+    assert all(sentence.endswith(".") for sentence in names["said"].values())
+    assert not names["said"].keys() & (fields | names["run"].keys() | names["same"].keys())
 
 
 @pytest.mark.parametrize(
@@ -79,6 +81,9 @@ def test_names_of_other_libraries_mean_settings_of_some_agents() -> None:
         ("dqn", "target_network_frequency", " --config.target-every: counted in updates"),
         ("sac", "target_network_frequency", " This agent has no such setting."),
         ("sac", "total_timesteps", " Here it is --steps, in Python steps=."),
+        ("sac", "n_stack", " Frames: --frame-stack N, or stacked-N/ before"),
+        ("td3", "features_extractor_class", " Here it is --config.encoder."),
+        ("rebrac", "critic_n_hiddens", " Here it is --config.critic-hidden: the widths of all"),
         ("sac", "zzz", ""),
     ],
 )
