@@ -30,9 +30,7 @@ def members(config: Any, seeds: Sequence[int]) -> list[Member]:
     Raises `ValueError` for two equal ones, and for settings whose values are not one per seed.
     """
     varied = configuration.varied(config)
-    for name, values in varied.items():
-        if len(values) != len(seeds):
-            raise ValueError(f"config.{name} has {len(values)} values for {len(seeds)} learners.")
+    configuration.require_lengths(config, len(seeds))
     rows = [
         Member(seed, {name: values[p] for name, values in varied.items()})
         for p, seed in enumerate(seeds)
