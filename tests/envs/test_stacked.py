@@ -144,3 +144,16 @@ def test_frames_are_the_environments_own_at_the_time() -> None:
     env.reset()
     np.testing.assert_array_equal(env.step(0)[0], [0, 0, 1, 1])
     np.testing.assert_array_equal(env.step(0)[0], [1, 1, 2, 2])
+
+
+def test_a_saved_environment_goes_on_with_its_frames() -> None:
+    name = f"stacked-3/{objects.register(lambda: Counter(FIRST))}"
+    one, other = envs.make_hosted(name, 1), envs.make_hosted(name, 1)
+    one.reset([0])
+    one.step(np.zeros(1, np.int64))
+    blob = one.save()
+    assert blob is not None
+    other.restore(blob)
+    steps = [hosted.step(np.zeros(1, np.int64)).observation for hosted in (one, other)]
+    np.testing.assert_array_equal(*steps)
+    assert steps[0][0, 0, 0].tolist() == [0, 1, 2]
