@@ -18,7 +18,8 @@ from tests.cli import commands
 # What each command's --help lists.
 OPTIONS = {
     "train": """
-        env None, wrap repeatable, frame-stack 1, steps 1000000, data None, preset None, then-online 0,
+        env None, wrap repeatable, frame-stack 1,
+        steps 1000000, data None, preset None, then-online 0,
         offline-share 0.5,
         online repeatable, base None, weights uniform, weights-alpha 0.1, weights-share 0.1,
         from None, from-parts, without-updates False, data-on-host False, seed 0, seeds 1,
@@ -30,7 +31,8 @@ OPTIONS = {
         process-id None, join-timeout 300, trust False
     """,
     "sweep": """
-        env None, wrap repeatable, frame-stack 1, steps 1000000, data None, preset None, method tpe, trials 64,
+        env None, wrap repeatable, frame-stack 1,
+        steps 1000000, data None, preset None, method tpe, trials 64,
         population 16,
         tuning-seeds 0 1 2, test-seeds 100 101 102 103 104 105 106 107 108 109, space None,
         every None, eta 3, min-steps None, search-seed 0, storage None, study sweep, limits,
