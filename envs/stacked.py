@@ -91,9 +91,11 @@ class FrameStack(gymnasium.Wrapper):
         else:
             self.observation_space = self._stacked(space, "")
 
-    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; see `gymnasium.Env.reset`."""
-        observation, info = self.env.reset(**options)
+        observation, info = self.env.reset(seed=seed, options=options)
         observation = self._moved(observation)
         first = jax.tree.map(np.array, _without_mask(observation))  # the environment may change it
         self._earlier = [first] * (self._number - 1)

@@ -153,13 +153,13 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
             made = _wrapped(made, wrapper)
         return made
     bare, arguments = parsed(name)
-    if objects.is_object(bare) or bare.rpartition(":")[0].endswith(".py"):
-        return _made_of_class(bare, make_kwargs | arguments)
     if _is_vector_only(name):
         raise ValueError(
-            f"'{name}' is registered as a vector environment alone: remove 'async/', 'goals/', "
-            "'signals-.../', 'stacked-N/' and 'without-.../' from its name."
+            f"'{name}' is a vector environment alone: remove 'async/', 'goals/', 'signals-.../', "
+            "'stacked-N/' and 'without-.../' from its name."
         )
+    if objects.is_object(bare) or bare.rpartition(":")[0].endswith(".py"):
+        return _made_of_class(bare, make_kwargs | arguments)
     return _registered(gymnasium.make, name, make_kwargs)
 
 
@@ -176,7 +176,9 @@ def _wrapped(env: Any, wrapper: str) -> Any:
 
 def _is_vector_only(name: str) -> bool:
     bare = parsed(name)[0]
-    if objects.is_object(bare) or bare.rpartition(":")[0].endswith(".py"):
+    if objects.is_object(bare):
+        return objects.known(bare).kind == "vector"
+    if bare.rpartition(":")[0].endswith(".py"):
         return False
     spec = gymnasium.registry.get(_imported(name))
     return spec is not None and spec.entry_point is None and spec.vector_entry_point is not None
