@@ -109,7 +109,7 @@ def test_what_cannot_be_stacked_is_refused() -> None:
     with pytest.raises(ValueError, match="only vectors and pictures can be stacked"):
         envs.make_hosted(f"stacked-3/{name}", 1)
     vector = objects.register(gymnasium.make_vec("CartPole-v1", 1))
-    with pytest.raises(ValueError, match="is a vector environment alone: remove .*'stacked-N/'"):
+    with pytest.raises(ValueError, match=r"is a vector environment alone: remove .*'stacked-N/'"):
         envs.make_hosted(f"stacked-3/{vector}", 1)
     with pytest.raises(ValueError, match="shows 1 frames at once, it must be at least 2"):
         envs.make_hosted("stacked-1/CartPole-v1", 1)
