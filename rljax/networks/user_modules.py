@@ -73,8 +73,9 @@ def made(name: str, role: Role, hidden: Sequence[int] = ()) -> nn.Module:
     """A module of the class `name`. Raises `ValueError` where there is none."""
     module_class = _loaded(name, role)
     fields = {field.name for field in dataclasses.fields(module_class)}
+    takes_widths = role == "torso" and "hidden" in fields
     try:
-        return module_class(**({"hidden": tuple(hidden)} if "hidden" in fields else {}))
+        return module_class(**({"hidden": tuple(hidden)} if takes_widths else {}))
     except Exception as error:
         raise _failure(name, role, "cannot be made", error) from error
 

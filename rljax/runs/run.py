@@ -128,8 +128,8 @@ def resuming(
     `then_online` steps, with `offline_share`. `accept_changed_records` allows records that changed
     since the last checkpoint. `trust` is for other users' code and pickles.
 
-    `env` is the environment, and `config` has the classes of networks, where the run began with
-    such that only Python knows. `callbacks` and
+    `env` is the environment, and `config` holds the classes of networks, where the run began with
+    ones that only Python knows. `callbacks` and
     `loggers` are those that the run began with; without them, those that can be made again are.
 
     Raises `ValueError` where the run cannot continue in this way; its subclasses `RecordsChanged`
