@@ -33,6 +33,7 @@ class TaskOptions:
     env: str | None = None
     # FILE:CLASS of a wrapper of Gymnasium around it; repeated, the first is innermost
     wrap: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    frame_stack: int = 1  # newest observations that the agent sees at once
     # environment steps of each learner, such as 3e5; from a data set alone, updates
     steps: int = Settings.steps
     # data set to learn from: d4rl/hopper-medium-v2 (see rljax data list), or a file

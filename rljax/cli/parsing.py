@@ -6,18 +6,19 @@ import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import tyro
 
 from rljax.learning.configuration import whole_number
 from rljax.learning.settings import Settings
 from rljax.system import outputs
+from rljax.system.user_files import FileClass, is_class_name
 
-integers = tyro.constructors.ConstructorRegistry()
+kinds = tyro.constructors.ConstructorRegistry()
 
 
-@integers.primitive_rule
+@kinds.primitive_rule
 def _integer(
     info: tyro.constructors.PrimitiveTypeInfo,
 ) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
@@ -33,6 +34,32 @@ def _integer(
     )
 
 
+@kinds.primitive_rule
+def _file_class(
+    info: tyro.constructors.PrimitiveTypeInfo,
+) -> tyro.constructors.PrimitiveConstructorSpec[str] | None:
+    """Choices, or a class in a user's file, such as mine.py:Encoder."""
+    parts = get_args(info.type)
+    if FileClass not in parts:
+        return None
+    choices = get_args(parts[0])
+
+    def read(words: list[str]) -> str:
+        if words[0] in choices:
+            return words[0]
+        if is_class_name(words[0]):
+            return FileClass(words[0])
+        raise ValueError(f"'{words[0]}' is no choice, and no class in a file, as mine.py:Encoder")
+
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=f"{{{','.join(choices)}}}|FILE:CLASS",
+        instance_from_str=read,
+        is_instance=lambda value: value in choices or isinstance(value, FileClass),
+        str_from_instance=lambda value: [value],
+    )
+
+
 def parse(options: Any, arguments: list[str], command: str) -> Any:
     """Parse the options of a command. tyro raises `SystemExit` after help or an error.
 
@@ -44,7 +71,7 @@ def parse(options: Any, arguments: list[str], command: str) -> Any:
         args=arguments,
         prog=f"rljax {command}",
         config=(tyro.conf.FlagCreatePairsOff,),
-        registry=integers,
+        registry=kinds,
     )
     if all(value_of(arguments, flag) is not None for flag in ("--out", "--output")):
         raise ValueError("--out and --output are two names of one option: give one of them.")
@@ -103,12 +130,13 @@ def run_settings(options: Any) -> dict[str, Any]:
     """The options that are fields of a run's `Settings`, except its seeds."""
     names = {field.name for field in dataclasses.fields(Settings)} - {"seeds"}
     settings = {name: value for name, value in vars(options).items() if name in names}
-    if options.wrap:
+    if options.wrap or options.frame_stack != 1:
         if options.env is None:
-            raise ValueError("--wrap is around the environment that --env names: give both.")
+            flag = "--wrap" if options.wrap else "--frame-stack"
+            raise ValueError(f"{flag} is around the environment that --env names: give both.")
         from rljax import envs
 
-        settings["env"] = envs.with_wrappers(options.env, options.wrap)
+        settings["env"] = envs.with_wrappers(options.env, options.wrap, options.frame_stack)
     return settings
 
 

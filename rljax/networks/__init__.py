@@ -38,6 +38,7 @@ from rljax.networks.layers import (
     patches,
 )
 from rljax.networks.optimisation.optimisers import (
+    WithCritics,
     WithOptimiser,
     WithSchedule,
     optimiser,
@@ -67,6 +68,7 @@ __all__ = [
     "Norm",
     "Precision",
     "Trained",
+    "WithCritics",
     "WithOptimiser",
     "WithSchedule",
     "centred",

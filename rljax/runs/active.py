@@ -15,9 +15,9 @@ import numpy as np
 
 from rljax.distributed import processes
 from rljax.envs.environment import EnvironmentFailed
-from rljax.learning import population
+from rljax.learning import configuration, population
 from rljax.learning.loop import NoLearnerLeft, Training, checkpoint_state, entries
-from rljax.learning.named_code import named_code
+from rljax.learning.named_code import digests, named_code
 from rljax.learning.plan import Experiment
 from rljax.learning.settings import settings_of
 from rljax.runs import (
@@ -112,7 +112,7 @@ class ActiveRun:
             **experiments.described(self.experiment),
             **entries.config(training),
             **self._parts,
-            "seals": seals(named_code(settings)),
+            "seals": seals(named_code(settings, self._config)),
             "command": command,
             **self._conditions(),
         }
@@ -137,7 +137,12 @@ class ActiveRun:
 
     def _conditions(self) -> dict[str, Any]:
         used = [stage.driver.spread.num_devices for stage in self.training.stages]
-        return {**hardware.provenance(), "devices_used": used}
+        code = digests(self.training.settings, self._config)
+        return {**hardware.provenance(), "devices_used": used, "code": code}
+
+    @property
+    def _config(self) -> Mapping[str, Any]:
+        return configuration.as_json(self.experiment.config)
 
     def _make_folder(self, described: Mapping[str, Any]) -> None:
         self.lock = folders.make_folder(self.folder)

@@ -39,7 +39,7 @@ def note_resumption(
         name: getattr(settings, name)
         for name in ("steps", "then_online", "offline_share", "online")
     }
-    described["seals"] = trust.seals(named_code(settings))
+    described["seals"] = trust.seals(named_code(settings, described["config"]))
     different = hardware.differences(described, conditions)
     if different:
         entry = entry | {"different": different}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,7 @@ def resuming(
     steps: int | None = None,
     *,
     env: Any = None,
+    config: Mapping[str, Any] | None = None,
     then_online: int | None = None,
     offline_share: float | str | None = None,
     accept_changed_records: bool = False,
@@ -129,7 +130,8 @@ def resuming(
     `then_online` steps, with `offline_share`. `accept_changed_records` allows records that changed
     since the last checkpoint. `trust` is for other users' code and pickles.
 
-    `env` is the environment, where the run began with one that only Python knows. `callbacks` and
+    `env` is the environment, and `config` holds the classes of networks, where the run began with
+    ones that only Python knows. `callbacks` and
     `loggers` are those that the run began with; without them, those that can be made again are.
 
     Raises `ValueError` where the run cannot continue in this way; its subclasses `RecordsChanged`
@@ -140,6 +142,12 @@ def resuming(
     steps = None if steps is None else configuration.integer(steps, "steps", LARGEST)
     online = arguments.online_stage(then_online, offline_share, steps)
     arguments.environment_again(folder, env)
+    others = arguments.classes_again(folder, config)
+    if others:
+        raise ValueError(
+            f"a resumed run keeps its settings: '{next(iter(others))}' cannot change. `config` has "
+            "classes of networks alone."
+        )
 
     def begin() -> ActiveRun:
         return ActiveRun.continued(

@@ -19,7 +19,8 @@ from tests.cli import commands
 # What each command's --help lists.
 OPTIONS = {
     "train": """
-        env None, wrap repeatable, steps 1000000, data None, preset None, then-online 0,
+        env None, wrap repeatable, frame-stack 1,
+        steps 1000000, data None, preset None, then-online 0,
         offline-share 0.5,
         online repeatable, base None, weights uniform, weights-alpha 0.1, weights-share 0.1,
         from None, from-parts, without-updates False, data-on-host False, seed 0, seeds 1,
@@ -31,7 +32,8 @@ OPTIONS = {
         process-id None, join-timeout 300, trust False
     """,
     "sweep": """
-        env None, wrap repeatable, steps 1000000, data None, preset None, method tpe, trials 64,
+        env None, wrap repeatable, frame-stack 1,
+        steps 1000000, data None, preset None, method tpe, trials 64,
         population 16,
         tuning-seeds 0 1 2, test-seeds 100 101 102 103 104 105 106 107 108 109, space None,
         every None, eta 3, min-steps None, search-seed 0, storage None, study sweep, limits,
@@ -220,6 +222,17 @@ def test_settings_may_bear_the_names_of_other_suites(flags: list[str], tmp_path:
     out = tmp_path / "run"
     cli.main(commands.train("sac", "rljax/Pendulum", "--steps", 100, "--out", out, *flags))
     assert records.read_config(out)["config"]["target_rate"] == 0.25
+
+
+def test_an_encoder_is_a_choice_or_a_class_in_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "td3", "--env", "Pendulum-v1", "--config.encoder"]
+    error = " ".join(commands.refused([*words, "natur"], capsys).replace("│", "").split())
+    assert "'natur' is no choice, and no class in a file, as mine.py:Encoder" in error
+    error = commands.refused([*words, "mine.py:Encoder"], capsys)
+    assert "--config.encoder mine.py:Encoder: there is no file 'mine.py'" in error
+    with pytest.raises(SystemExit):
+        cli.main(["train", "td3", "--help"])
+    assert "{auto,nature,impala,small,efficient}|FILE:CLASS" in capsys.readouterr().out
 
 
 def test_agent_comes_first(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import norm
 
 from rljax.agent import Transition
-from rljax.networks import bins, heads
+from rljax.networks import heads
 from tests.agents import reference
 from tests.networks.reference import assert_close, doubles, normal, softmax
 
@@ -298,17 +298,17 @@ def test_the_range_of_returns_is_the_datas(discount: float, scale: float) -> Non
     data = recorded()
     assert 0 < data.terminated.sum() < 12 > data.truncated.sum() > 0
     expected = returns_of(data, discount, scale)
-    bounds = jax.jit(bins.range_of_returns)(data, discount, scale)
+    bounds = jax.jit(heads.range_of_returns)(data, discount, scale)
     np.testing.assert_allclose(bounds, [expected.min(), expected.max()], rtol=2e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("returns", [(-2.0, 5.0), (3.0, 3.0), (0.0, 0.0)])
 def test_bins_have_room_around_the_returns(returns: tuple[float, float]) -> None:
-    low, high = map(float, bins.bounds_of_bins(jnp.array(returns), BINS))
+    low, high = map(float, heads.bounds_of_bins(jnp.array(returns), BINS))
     room = heads.OUTER * (high - low) / BINS
     assert low + room < returns[0] <= returns[1] < high - room
     if returns[0] < returns[1]:
-        span = (1 + 2 * bins.MARGIN) * (returns[1] - returns[0])
+        span = (1 + 2 * heads.MARGIN) * (returns[1] - returns[0])
         assert high - low - 2 * room == pytest.approx(span, rel=1e-5)
 
 

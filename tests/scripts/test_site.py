@@ -186,6 +186,7 @@ WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the class of 'encoder'")
 @pytest.mark.parametrize("page", WITH_PYTHON)
 def test_python_of_pages_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one namespace, from the first block to the last, with small networks and few steps."""
