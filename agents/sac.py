@@ -31,7 +31,7 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
-from rljax.networks import distributions, encoders, noise, policies
+from rljax.networks import distributions, encoders, heads, noise, policies
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.optimisation import temperatures
 from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share, Widths
@@ -42,6 +42,7 @@ class Config(
     buffers.ReplaySettings,
     buffers.PrioritySettings,
     temperatures.WithTemperature,
+    heads.WithCriticHead,
     policies.WithPolicyNetwork,
 ):
     """Hyperparameters."""
@@ -84,7 +85,7 @@ class State(struct.PyTreeNode):
     """What learning changes."""
 
     actor: networks.Trained  # [O] -> [2 A]: mean and log std
-    critic: networks.Trained  # [O], [A] -> [C]
+    critic: networks.Trained  # [O], [A] -> [C (, K)]
     target_critic: networks.Network
     log_temperature: networks.Trained  # []
 
@@ -99,6 +100,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_continuous("sac", spec, "sac_discrete")
     agent.require_order(config, "log_std_min", "log_std_max")
     agent.require_subset(config.min_critics, config.num_critics)
+    heads.check_critics(config)
     encoders.check(spec, EncoderSettings.of(config))
 
 
@@ -110,7 +112,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     net = policies.gaussian_network(config.hidden, spec, config, *style)
     actor = encoders.create(spec, encoding, net, key_actor)
     hidden = config.hidden if config.critic_hidden is None else config.critic_hidden
-    net = networks.Ensemble(config.num_critics, hidden, *style, config.layer_norm)
+    features = heads.of_critics(config).features
+    net = networks.Ensemble(config.num_critics, hidden, *style, config.layer_norm, features)
     action = jnp.zeros(spec.action_shape)
     critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(
@@ -145,36 +148,37 @@ def act(
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
     """The critics' mean [...] of actions [..., A]."""
-    return state.critic(observation, action).mean(axis=0)
+    return heads.of_critics(config).mean(state.critic(observation, action)).mean(axis=0)
 
 
 # [1, eq. 5]
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Squared error of the critics to the soft target."""
+    """Error of the critics to the soft target."""
+    head = heads.of_critics(config)
     pi = distributions.squashed(state.actor(batch.next_observation), config)
     shape = () if config.num_next_actions == 1 else (config.num_next_actions,)
     next_action, next_log_prob = pi.sample_and_log_prob(seed=key, sample_shape=shape)
-    next_q = state.target_critic(batch.next_observation, next_action)  # [C, (N,) B]
+    next_outputs = state.target_critic(batch.next_observation, next_action)
     subset = (config.min_critics, jax.random.fold_in(key, 1), config.with_replacement)
-    next_q = networks.smallest_of_subset(next_q, *subset)  # [(N,) B]
-    if config.entropy_backup:
-        next_q -= jnp.exp(state.log_temperature.parameters) * next_log_prob
-    bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
-    next_v = next_q.max(axis=0) if shape else next_q  # [B], of the best action
-    target = config.reward_scale * batch.reward + bootstrap * next_v
+    next_outputs = networks.subset(next_outputs, *subset)  # [C, (N,) B (, K)]
+    next_outputs = heads.combined(next_outputs, head, config.target_value)
+    penalty = jnp.exp(state.log_temperature.parameters) * next_log_prob  # [(N,) B]
+    penalty = penalty if config.entropy_backup else jnp.zeros_like(penalty)
+    if shape:
+        next_outputs, penalty = heads.best_of_actions(next_outputs, penalty, head)
+    reward = config.reward_scale * batch.reward
     if config.reward_shift is not None:
-        target += config.reward_shift
-    q = critic(batch.observation, batch.action)  # [C, B]
-    error = q - jax.lax.stop_gradient(target)
-    loss = buffers.weighted(jnp.square(error), batch).mean(axis=-1).sum()
-    metrics = {
-        "critic/loss": loss,
-        "critic/q": q.mean(),
-        "critic/target": target.mean(),
-    }
-    return loss, metrics | buffers.priorities(error, batch)
+        reward += config.reward_shift
+    discount = config.discount * (1.0 - batch.terminated)  # [B]
+    target = head.target(next_outputs, reward, discount, penalty)
+    outputs = critic(batch.observation, batch.action)  # [C, B (, K)]
+    loss = buffers.weighted(head.loss(outputs, target), batch).mean(axis=-1).sum()
+    means = {"critic/q": head.mean(outputs), "critic/target": head.target_mean(target)}
+    means |= head.clipped_mass(next_outputs, reward, discount, penalty)
+    metrics = {"critic/loss": loss} | jax.tree.map(jnp.mean, means)
+    return loss, metrics | buffers.priorities(head.error(outputs, target), batch)
 
 
 # [1, eq. 9]
@@ -184,7 +188,7 @@ def actor_loss(
     """Weighted log-probability minus the critics' value."""
     pi = distributions.squashed(actor(batch.observation), config)
     action, log_prob = pi.sample_and_log_prob(seed=key)
-    q = state.critic(batch.observation, action)  # [C, B]
+    q = heads.of_critics(config).mean(state.critic(batch.observation, action))  # [C, B]
     q = networks.smallest(q) if config.actor_value == "smallest" else q.mean(axis=0)  # [B]
     loss = (jnp.exp(state.log_temperature.parameters) * log_prob - q).mean()
     return loss, {"actor/loss": loss, "actor/entropy": -log_prob.mean()}

@@ -15,7 +15,7 @@ from rljax import networks
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import sac
 from rljax.networks import distributions
-from tests.agents import actor_critic, reference
+from tests.agents import actor_critic, distributional, reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 CONFIG = sac.Config(
@@ -63,6 +63,33 @@ fresh = functools.partial(reference.state, sac, SPEC)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     reference.assert_updates(update, fresh(config), config, actor_critic.SAC)
+
+
+HEADS: dict[str, dict[str, Any]] = {
+    "C51 of the smaller mean": {"value_head": "c51", "bins": 31},
+    "C51, mean probabilities": {"value_head": "c51", "bins": 31, "target_value": "mean"},
+    "C51, each its own": {"value_head": "c51", "bins": 31, "target_value": "own"},
+    "quantiles, each averaged": {"value_head": "quantile", "quantiles": 7, "target_value": "mean"},
+    "quantiles of the smaller mean": {"value_head": "quantile", "quantiles": 7, "kappa": 0.5},
+}
+
+
+@pytest.mark.slow_after(1)
+@pytest.mark.parametrize("changes", HEADS.values(), ids=HEADS)
+def test_updates_with_distributions_equal_the_papers(changes: dict[str, Any]) -> None:
+    config = dataclasses.replace(CONFIG, **changes, init_temperature=0.3)
+    reference.assert_updates(update, fresh(config), config, distributional.SAC)
+
+
+@pytest.mark.parametrize("value_head", ["two_hot", "hl_gauss", "c51"])
+def test_bins_are_checked(value_head: Any) -> None:
+    config = dataclasses.replace(CONFIG, value_head=value_head, v_min=3.0, v_max=3.0)
+    with pytest.raises(
+        ValueError, match=r"^--config\.v-min is 3\.0, it must be below --config\.v-max"
+    ):
+        sac.check(SPEC, config)
+    with pytest.raises(ValueError, match=r"^--config\.bins is 5, it must be at least 11\.$"):
+        sac.check(SPEC, dataclasses.replace(CONFIG, value_head="hl_gauss", bins=5))
 
 
 def test_the_cases_clip_some_and_not_all() -> None:
