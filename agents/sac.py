@@ -33,8 +33,17 @@ from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import distributions, encoders, heads, noise, policies
 from rljax.networks.encoders import EncoderSettings
-from rljax.networks.optimisation import temperatures
-from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share, Widths
+from rljax.networks.optimisation import resets, temperatures
+from rljax.requirements import (
+    Count,
+    DropoutRate,
+    LogStd,
+    NonNegative,
+    Positive,
+    Real,
+    Share,
+    Widths,
+)
 
 
 @agent.config
@@ -43,6 +52,7 @@ class Config(
     buffers.PrioritySettings,
     temperatures.WithTemperature,
     heads.WithCriticHead,
+    resets.WithResets,
     policies.WithPolicyNetwork,
 ):
     """Hyperparameters."""
@@ -78,6 +88,7 @@ class Config(
     with_replacement: bool = False  # they may be the same; True in WSRL
     activation: networks.Activation = "relu"  # of hidden layers; [1]
     layer_norm: bool = False  # of the critics; True in RLPD
+    dropout: DropoutRate | None = None  # of critics' hidden units; 0.01 in DroQ
     initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; code of [1]
 
 
@@ -88,6 +99,7 @@ class State(struct.PyTreeNode):
     critic: networks.Trained  # [O], [A] -> [C (, K)]
     target_critic: networks.Network
     log_temperature: networks.Trained  # []
+    spec: EnvSpec = struct.field(pytree_node=False)
 
 
 def experience(config: Config) -> buffers.Replay:
@@ -121,6 +133,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
         target_critic=networks.copy(critic),
         log_temperature=temperatures.create(config),
+        spec=spec,
     )
 
 
@@ -160,7 +173,8 @@ def critic_loss(
     pi = distributions.squashed(state.actor(batch.next_observation), config)
     shape = () if config.num_next_actions == 1 else (config.num_next_actions,)
     next_action, next_log_prob = pi.sample_and_log_prob(seed=key, sample_shape=shape)
-    next_outputs = state.target_critic(batch.next_observation, next_action)
+    dropout = networks.Dropout.of(config.dropout, key, 2)
+    next_outputs = state.target_critic(batch.next_observation, next_action, dropout=dropout)
     subset = (config.min_critics, jax.random.fold_in(key, 1), config.with_replacement)
     next_outputs = networks.subset(next_outputs, *subset)  # [C, (N,) B (, K)]
     next_outputs = heads.combined(next_outputs, head, config.target_value)
@@ -173,7 +187,8 @@ def critic_loss(
         reward += config.reward_shift
     discount = config.discount * (1.0 - batch.terminated)  # [B]
     target = head.target(next_outputs, reward, discount, penalty)
-    outputs = critic(batch.observation, batch.action)  # [C, B (, K)]
+    dropout = networks.Dropout.of(config.dropout, key, 3)
+    outputs = critic(batch.observation, batch.action, dropout=dropout)  # [C, B (, K)]
     loss = buffers.weighted(head.loss(outputs, target), batch).mean(axis=-1).sum()
     means = {"critic/q": head.mean(outputs), "critic/target": head.target_mean(target)}
     means |= head.clipped_mass(next_outputs, reward, discount, penalty)
@@ -188,7 +203,9 @@ def actor_loss(
     """Weighted log-probability minus the critics' value."""
     pi = distributions.squashed(actor(batch.observation), config)
     action, log_prob = pi.sample_and_log_prob(seed=key)
-    q = heads.of_critics(config).mean(state.critic(batch.observation, action))  # [C, B]
+    dropout = networks.Dropout.of(config.dropout, key, 1)
+    outputs = state.critic(batch.observation, action, dropout=dropout)
+    q = heads.of_critics(config).mean(outputs)  # [C, B]
     q = networks.smallest(q) if config.actor_value == "smallest" else q.mean(axis=0)  # [B]
     loss = (jnp.exp(state.log_temperature.parameters) * log_prob - q).mean()
     return loss, {"actor/loss": loss, "actor/entropy": -log_prob.mean()}
@@ -214,7 +231,8 @@ def update(
 
     state, actor_metrics = agent.every(config.policy_delay, step, improve, state)
     target_critic = networks.polyak(critic, state.target_critic, config.target_rate)
-    return state.replace(target_critic=target_critic), metrics | actor_metrics
+    state = state.replace(target_critic=target_critic)
+    return resets.renewed(state, init, key, step, config), metrics | actor_metrics
 
 
 if __name__ == "__main__":
