@@ -22,7 +22,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-import optax
 from flax import struct
 
 from rljax import agent, buffers, networks
@@ -34,7 +33,7 @@ from rljax.requirements import NonNegative, Positive, Widths
 
 
 @agent.config
-class Config(buffers.DatasetSettings, policies.WithImitation):
+class Config(networks.WithSchedule, buffers.DatasetSettings, policies.WithImitation):
     """Hyperparameters."""
 
     # Optimisation
@@ -83,7 +82,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     mean_net = networks.MLP(config.hidden, spec.action_size, *style)
     mean_net = encoders.encoded(spec, EncoderSettings.of(config), mean_net)
     actor = policies.create_actor(spec, mean_net, key, config.loss == "log_prob")
-    return State(networks.Trained.create(actor, optax.adam(config.actor_lr)))
+    return State(networks.trained(actor, config.actor_lr, config))
 
 
 def actor_rate(step: Array, config: Config) -> Array | float:
@@ -112,8 +111,8 @@ def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
     """One update of the actor; its rate falls with `step`."""
-    adam = optax.adam(actor_rate(step, config))
-    actor, metrics = state.actor.step(adam, actor_loss, batch, key, config)
+    optimiser = networks.optimiser(actor_rate(step, config), step, config)
+    actor, metrics = state.actor.step(optimiser, actor_loss, batch, key, config)
     return State(actor), metrics
 
 

@@ -45,7 +45,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Share, Widt
 
 
 @agent.config
-class Config:
+class Config(networks.WithSchedule):
     """Hyperparameters."""
 
     acting = agent.Acting(settings=("compute",))
@@ -123,7 +123,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     critics = ValueAndCost.create(critic, key_critic, inputs)
     return State(
         actor=actions.actor(networks.create(mean, key_actor, inputs), config.init_log_std),
-        critics=networks.Trained.create(critics, optimiser(config)),
+        critics=networks.Trained.create(critics, optimiser(0, config)),
         returns=normalise.create_returns(config.num_envs),
         cost_returns=multipliers.create_costs(config.num_envs),
         length_returns=multipliers.create_costs(config.num_envs),
@@ -132,10 +132,9 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     )
 
 
-def optimiser(config: Config) -> optax.GradientTransformation:
-    """Adam on gradients of limited norm."""
-    adam = optax.adam(config.learning_rate, eps=config.adam_epsilon)
-    return networks.clipped(adam, config.max_grad_norm)
+def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation:
+    """The networks' optimiser, after `step` [] updates."""
+    return networks.optimiser(config.learning_rate, step, config, config.adam_epsilon)
 
 
 def act(
@@ -221,7 +220,6 @@ def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
     """Learn from a rollout [T, E, ...]: policy, then critics."""
-    del step
     batch = batch.replace(reward=config.reward_scale * batch.reward)
     if config.normalise_rewards:
         returns, batch = normalise.scale_rollout(state.returns, batch, config.discount)
@@ -235,7 +233,7 @@ def update(
 
     def epoch(critics: networks.Trained, key: Array) -> tuple[networks.Trained, Metrics]:
         rows = buffers.minibatches(key, (batch, target), config.batch_size)
-        return critics.fit(optimiser(config), multipliers.critic_loss, rows)
+        return critics.fit(optimiser(step, config), multipliers.critic_loss, rows)
 
     keys = jax.random.split(key, config.num_epochs)
     critics, critic_metrics = jax.lax.scan(epoch, state.critics, keys)

@@ -28,7 +28,6 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import struct
 
 from rljax import agent, buffers, networks
@@ -44,6 +43,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Whole, W
 
 @agent.config
 class Config(
+    networks.WithSchedule,
     buffers.DatasetSettings,
     heads.WithHead,
     conservatism.WithConservatism,
@@ -119,8 +119,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     head, action = HeadSettings.of(config), jnp.zeros(spec.action_shape)
     critic = networks.create_critic(net, head, spec, key_critic, spec.example(), action)
     return State(
-        actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),
-        critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
+        actor=networks.trained(actor, config.actor_lr, config),
+        critic=networks.trained(critic, config.critic_lr, config),
         target_critic=networks.copy(critic),
         log_temperature=temperatures.create(config),
         log_multiplier=conservatism.create_multiplier(config, config.critic_lr),
@@ -225,17 +225,16 @@ def update(
     """One update of the networks, alpha and m."""
     key_critic, key_actor = jax.random.split(key)
     whole = (batch, candidates(state, batch, key_critic, config))
-    adam = optax.adam(config.critic_lr)
-    critic, metrics = state.critic.step_in_parts(
-        adam, critic_loss, whole, config.num_parts, state, jax.random.fold_in(key_critic, 1), config
-    )
+    optimiser = networks.optimiser(config.critic_lr, step, config)
+    inputs = (config.num_parts, state, jax.random.fold_in(key_critic, 1), config)
+    critic, metrics = state.critic.step_in_parts(optimiser, critic_loss, whole, *inputs)
     target_critic = networks.polyak(critic, state.target_critic, config.target_rate)
     teacher = state
     if config.update_order == "critic_first":
         teacher = state.replace(critic=critic)
-    adam = optax.adam(config.actor_lr)
+    optimiser = networks.optimiser(config.actor_lr, step, config)
     inputs = (teacher, batch, key_actor, step, config)
-    actor, actor_metrics = state.actor.step(adam, actor_loss, *inputs)
+    actor, actor_metrics = state.actor.step(optimiser, actor_loss, *inputs)
     log_temperature, temperature_metrics = temperatures.step(
         state.log_temperature, actor_metrics["actor/entropy"], batch.action.shape[-1], config
     )

@@ -31,7 +31,7 @@ from rljax.requirements import Count, NonNegative, Share, Widths
 
 
 @agent.config
-class Config(buffers.DatasetSettings):
+class Config(networks.WithSchedule, buffers.DatasetSettings):
     """Hyperparameters."""
 
     # Optimisation
@@ -78,7 +78,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     net = networks.ensemble(spec, config.num_critics, config.hidden, *style)
     critic = encoders.create(spec, EncoderSettings.of(config), net, key)
     return State(
-        critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
+        critic=networks.trained(critic, config.critic_lr, config),
         target_critic=networks.copy(critic),
     )
 
@@ -141,8 +141,8 @@ def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
     """One update of critics and, if due, of targets."""
-    adam = optax.adam(config.critic_lr)
-    critic, metrics = state.critic.step(adam, critic_loss, state, batch, config)
+    optimiser = networks.optimiser(config.critic_lr, step, config)
+    critic, metrics = state.critic.step(optimiser, critic_loss, state, batch, config)
 
     def move(target: networks.Network) -> tuple[networks.Network, Metrics]:
         return networks.polyak(critic, target, config.target_rate), {}

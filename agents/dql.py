@@ -32,7 +32,6 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import struct
 
 from rljax import agent, buffers, networks
@@ -43,13 +42,13 @@ from rljax.requirements import Count, NonNegative, Share, Whole, Widths
 
 
 @agent.config
-class Config(buffers.DatasetSettings):
+class Config(networks.WithSchedule, buffers.DatasetSettings):
     """Hyperparameters."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [2]
     critic_lr: NonNegative = 3e-4  # of Adam; [2]
-    max_gradient_norm: NonNegative | None = 9.0  # None: no limit; [2]
+    max_grad_norm: NonNegative | None = 9.0  # None: no limit; [2]
     batch_size: int = 256  # transitions; [2]
     # Targets
     discount: Share = 0.99  # gamma; [2]
@@ -117,20 +116,12 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     net = networks.Ensemble(2, config.hidden, **style)
     critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(
-        actor=networks.Trained.create(actor, optimiser(config.actor_lr, config)),
-        critic=networks.Trained.create(critic, optimiser(config.critic_lr, config)),
+        actor=networks.trained(actor, config.actor_lr, config),
+        critic=networks.trained(critic, config.critic_lr, config),
         average_actor=networks.copy(actor),
         target_critic=networks.copy(critic),
         spec=spec,
     )
-
-
-def optimiser(rate: Array | float, config: Config) -> optax.GradientTransformation:
-    """Adam on gradients of limited norm."""
-    if config.max_gradient_norm is None:
-        return optax.adam(rate)
-    clip = optax.clip_by_global_norm(config.max_gradient_norm)
-    return optax.chain(clip, optax.adam(rate))
 
 
 def act(
@@ -221,11 +212,11 @@ def update(
 ) -> tuple[State, Metrics]:
     """One update of the networks and, if due, the average."""
     key_critic, key_actor = jax.random.split(key)
-    adam = optimiser(config.critic_lr, config)
-    critic, metrics = state.critic.step(adam, critic_loss, state, batch, key_critic, config)
+    optimiser = networks.optimiser(config.critic_lr, step, config)
+    critic, metrics = state.critic.step(optimiser, critic_loss, state, batch, key_critic, config)
     state = state.replace(critic=critic)
-    adam = optimiser(config.actor_lr, config)
-    actor, actor_metrics = state.actor.step(adam, actor_loss, state, batch, key_actor, config)
+    optimiser = networks.optimiser(config.actor_lr, step, config)
+    actor, actor_metrics = state.actor.step(optimiser, actor_loss, state, batch, key_actor, config)
     moves = (step >= config.average_from) & (step % config.average_every == 0)
     rate = jnp.where(moves, config.average_rate, 0.0)
     state = state.replace(

@@ -44,6 +44,7 @@ from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
 @agent.config
 class Config(
+    networks.WithSchedule,
     buffers.ReplaySettings,
     buffers.PrioritySettings,
     heads.WithDistribution,
@@ -148,7 +149,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         critic = noise.noisy(critic, config.noise)
     softmax = config.exploration == "softmax"
     return State(
-        critic=networks.Trained.create(critic, optimiser(config)),
+        critic=networks.Trained.create(critic, optimiser(0, config)),
         target_critic=networks.copy(critic),
         log_temperature=temperatures.create(config) if softmax else None,
         steps=jnp.zeros((), jnp.int32),
@@ -156,10 +157,9 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     )
 
 
-def optimiser(config: Config) -> optax.GradientTransformation:
-    """Adam on gradients of limited norm."""
-    adam = optax.adam(config.learning_rate, eps=config.adam_epsilon)
-    return networks.clipped(adam, config.max_grad_norm)
+def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation:
+    """The networks' optimiser, after `step` [] updates."""
+    return networks.optimiser(config.learning_rate, step, config, config.adam_epsilon)
 
 
 def act(
@@ -233,7 +233,7 @@ def update(
         return critic_loss(drawn[0], others, batch, config)
 
     progressive = torsos.progressive(loss, TorsoSettings.of(config))
-    critic, metrics = state.critic.step(optimiser(config), progressive, key)
+    critic, metrics = state.critic.step(optimiser(step, config), progressive, key)
     log_temperature = state.log_temperature
     if log_temperature is not None:
         q = values(state.critic, batch.observation, state, config)

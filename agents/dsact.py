@@ -114,8 +114,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     action = jnp.zeros(spec.action_shape)
     critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(
-        actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),
-        critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
+        actor=networks.trained(actor, config.actor_lr, config),
+        critic=networks.trained(critic, config.critic_lr, config),
         target_actor=networks.copy(actor),
         target_critic=networks.copy(critic),
         moving_std=jnp.zeros(config.num_critics),
@@ -232,12 +232,12 @@ def update(
     gradient, (moving_std, metrics) = jax.grad(critic_loss, has_aux=True)(
         state.critic.parameters, state, batch, key_critic, config
     )
-    critic = state.critic.apply(optax.adam(config.critic_lr), gradient)
+    critic = state.critic.apply(networks.optimiser(config.critic_lr, step, config), gradient)
     state = state.replace(critic=critic, moving_std=moving_std)
 
     def improve(state: State) -> tuple[State, Metrics]:
-        adam = optax.adam(config.actor_lr)
-        actor, metrics = state.actor.step(adam, actor_loss, state, batch, key_actor, config)
+        optimiser = networks.optimiser(config.actor_lr, step, config)
+        actor, metrics = state.actor.step(optimiser, actor_loss, state, batch, key_actor, config)
         log_temperature, temperature_metrics = temperatures.step(
             state.log_temperature, metrics["actor/entropy"], batch.action.shape[-1], config
         )

@@ -40,7 +40,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
 
 
 @agent.config
-class Config(buffers.DatasetSettings):
+class Config(networks.WithSchedule, buffers.DatasetSettings):
     """Hyperparameters."""
 
     # Optimisation
@@ -101,8 +101,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     action = jnp.zeros(spec.action_shape)
     critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(
-        actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),
-        critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
+        actor=networks.trained(actor, config.actor_lr, config),
+        critic=networks.trained(critic, config.critic_lr, config),
         target_critic=networks.copy(critic),
         log_temperature=temperatures.create(config),
     )
@@ -181,16 +181,16 @@ def update(
 ) -> tuple[State, Metrics]:
     """One update of the networks and alpha."""
     key_critic, key_actor = jax.random.split(key)
-    adam = optax.adam(config.actor_lr)
-    actor, actor_metrics = state.actor.step(adam, actor_loss, state, batch, key_actor, config)
+    optimiser = networks.optimiser(config.actor_lr, step, config)
+    actor, actor_metrics = state.actor.step(optimiser, actor_loss, state, batch, key_actor, config)
     log_temperature, temperature_metrics = temperatures.step(
         state.log_temperature, actor_metrics["actor/entropy"], batch.action.shape[-1], config
     )
     teacher = state
     if config.update_order == "actor_first":
         teacher = state.replace(actor=actor, log_temperature=log_temperature)
-    adam = optax.adam(config.critic_lr)
-    critic, metrics = state.critic.step(adam, critic_loss, teacher, batch, key_critic, config)
+    optimiser = networks.optimiser(config.critic_lr, step, config)
+    critic, metrics = state.critic.step(optimiser, critic_loss, teacher, batch, key_critic, config)
     target_critic = networks.polyak(critic, state.target_critic, config.target_rate)
     state = State(actor, critic, target_critic, log_temperature)
     return state, metrics | actor_metrics | temperature_metrics

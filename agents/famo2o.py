@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import struct
 
 from rljax import agent, buffers, networks
@@ -42,7 +41,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
 
 
 @agent.config
-class Config(buffers.DatasetSettings):
+class Config(networks.WithSchedule, buffers.DatasetSettings):
     """Hyperparameters."""
 
     # Optimisation
@@ -119,10 +118,10 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     net = networks.Ensemble(config.num_critics, config.hidden, *style, output_scale=gain)
     critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(
-        actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),
-        balance=networks.Trained.create(balance, optax.adam(config.balance_lr)),
-        critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
-        value=networks.Trained.create(value, optax.adam(config.value_lr)),
+        actor=networks.trained(actor, config.actor_lr, config),
+        balance=networks.trained(balance, config.balance_lr, config),
+        critic=networks.trained(critic, config.critic_lr, config),
+        value=networks.trained(value, config.value_lr, config),
         target_critic=networks.copy(critic),
         log_temperature=temperatures.create(config),
         online=jnp.zeros((), bool),
@@ -225,14 +224,14 @@ def update(
     """One update of the networks and alpha."""
     key_balance, key_uniform, key_x = jax.random.split(key, 3)
     q = state.target_critic(batch.observation, batch.action).min(axis=0)  # [B]
-    adam = optax.adam(config.value_lr)
+    optimiser = networks.optimiser(config.value_lr, step, config)
     inputs = (q, batch.observation, config.expectile)
-    value, value_metrics = state.value.step(adam, expectiles.loss, *inputs)
+    value, value_metrics = state.value.step(optimiser, expectiles.loss, *inputs)
     v, next_v = expectiles.state_values(value, batch)
 
-    adam = optax.adam(config.balance_lr)
+    optimiser = networks.optimiser(config.balance_lr, step, config)
     inputs = (state, batch, key_balance, config)
-    balance, balance_metrics = state.balance.step(adam, balance_loss, *inputs)
+    balance, balance_metrics = state.balance.step(optimiser, balance_loss, *inputs)
     entropy = balance_metrics["balance/entropy"]
     settings = TemperatureSettings.of(config, temperature_loss="alpha")
     log_temperature, temperature_metrics = temperatures.step(
@@ -244,11 +243,11 @@ def update(
     b = balance_policy(state.balance.parameters, batch.observation)
     x = jnp.where(online, b.sample(seed=key_x)[:, 0], uniform)
     beta = inverse_temperature(x, config)
-    adam = optax.adam(config.actor_lr)
-    actor, actor_metrics = state.actor.step(adam, actor_loss, q - v, beta, batch, config)
+    optimiser = networks.optimiser(config.actor_lr, step, config)
+    actor, actor_metrics = state.actor.step(optimiser, actor_loss, q - v, beta, batch, config)
 
-    adam = optax.adam(config.critic_lr)
-    critic, metrics = state.critic.step(adam, critic_loss, next_v, batch, config)
+    optimiser = networks.optimiser(config.critic_lr, step, config)
+    critic, metrics = state.critic.step(optimiser, critic_loss, next_v, batch, config)
     target_critic = networks.polyak(critic, state.target_critic, config.target_rate)
     state = State(actor, balance, critic, value, target_critic, log_temperature, online)
     return state, metrics | value_metrics | balance_metrics | temperature_metrics | actor_metrics

@@ -23,7 +23,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import struct
 
 from rljax import agent, buffers, networks
@@ -35,7 +34,7 @@ from rljax.requirements import Count, NonNegative, Share, Widths
 
 
 @agent.config
-class Config(heads.WithHead):
+class Config(networks.WithSchedule, heads.WithHead):
     """Hyperparameters."""
 
     # Optimisation
@@ -107,7 +106,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         weight=jnp.zeros(number),
     )
     return State(
-        critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
+        critic=networks.trained(critic, config.critic_lr, config),
         target_critic=networks.copy(critic),
         statistics=normalise.of_observations(spec),
         starts=starts,
@@ -221,8 +220,8 @@ def update(
         next_action = state.base.act(batch.next_observation, key_next)
     if config.normalise_observations:
         batch = normalise.standardise_batch(state.statistics, batch)
-    adam = optax.adam(config.critic_lr)
-    critic, metrics = state.critic.step(adam, critic_loss, state, batch, next_action, config)
+    optimiser = networks.optimiser(config.critic_lr, step, config)
+    critic, metrics = state.critic.step(optimiser, critic_loss, state, batch, next_action, config)
     target_critic = networks.polyak(critic, state.target_critic, config.target_rate)
     state = state.replace(critic=critic, target_critic=target_critic)
 

@@ -27,7 +27,6 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import struct
 
 from rljax import agent, buffers, networks
@@ -38,7 +37,7 @@ from rljax.requirements import Count, NonNegative, Share, Widths
 
 
 @agent.config
-class Config(buffers.DatasetSettings):
+class Config(networks.WithSchedule, buffers.DatasetSettings):
     """Hyperparameters."""
 
     # Optimisation
@@ -115,8 +114,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     net = networks.Ensemble(config.num_critics, config.hidden, layer_norm=norm, **style)
     critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(
-        actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),
-        critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
+        actor=networks.trained(actor, config.actor_lr, config),
+        critic=networks.trained(critic, config.critic_lr, config),
         target_critic=networks.copy(critic),
         spec=spec,
     )
@@ -198,10 +197,10 @@ def update(
 ) -> tuple[State, Metrics]:
     """One update of critics, flow, policy and targets."""
     key_critic, key_actor = jax.random.split(key)
-    adam = optax.adam(config.critic_lr)
-    critic, metrics = state.critic.step(adam, critic_loss, state, batch, key_critic, config)
-    adam = optax.adam(config.actor_lr)
-    actor, actor_metrics = state.actor.step(adam, actor_loss, state, batch, key_actor, config)
+    optimiser = networks.optimiser(config.critic_lr, step, config)
+    critic, metrics = state.critic.step(optimiser, critic_loss, state, batch, key_critic, config)
+    optimiser = networks.optimiser(config.actor_lr, step, config)
+    actor, actor_metrics = state.actor.step(optimiser, actor_loss, state, batch, key_actor, config)
     target_critic = networks.polyak(critic, state.target_critic, config.target_rate)
     state = state.replace(actor=actor, critic=critic, target_critic=target_critic)
     return state, metrics | actor_metrics

@@ -31,7 +31,6 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import struct
 
 from rljax import agent, buffers, networks
@@ -46,7 +45,7 @@ OUTPUT_SCALE = 0.1  # of the actor's last layer; [2]
 
 
 @agent.config
-class Config(torsos.WithThinking):
+class Config(networks.WithSchedule, torsos.WithThinking):
     """Hyperparameters."""
 
     # Optimisation
@@ -135,9 +134,9 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     net = torsos.network(spec, settings, config.hidden, 1)
     value = networks.create(net, key_value, observation)
     return State(
-        actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),
-        critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
-        value=networks.Trained.create(value, optax.adam(config.value_lr)),
+        actor=networks.trained(actor, config.actor_lr, config),
+        critic=networks.trained(critic, config.critic_lr, config),
+        value=networks.trained(value, config.value_lr, config),
         target_critic=networks.copy(critic),
     )
 
@@ -236,16 +235,16 @@ def update(
     settings = TorsoSettings.of(config)
     q = state.target_critic(batch.observation, batch.action).min(axis=0)  # [B]
     next_v = state.value(batch.next_observation)[:, 0]
-    adam = optax.adam(config.value_lr)
+    optimiser = networks.optimiser(config.value_lr, step, config)
     loss = torsos.progressive(value_loss, settings)
-    value, value_metrics = state.value.step(adam, loss, q, batch, config, key_value)
-    adam = optax.adam(config.actor_lr)
+    value, value_metrics = state.value.step(optimiser, loss, q, batch, config, key_value)
+    optimiser = networks.optimiser(config.actor_lr, step, config)
     loss = guided_loss if config.policy_loss == "ddpg_bc" else weighted_loss
     loss = torsos.progressive(loss, settings)
-    actor, actor_metrics = state.actor.step(adam, loss, state, batch, config, key_actor)
-    adam = optax.adam(config.critic_lr)
+    actor, actor_metrics = state.actor.step(optimiser, loss, state, batch, config, key_actor)
+    optimiser = networks.optimiser(config.critic_lr, step, config)
     loss = torsos.progressive(critic_loss, settings)
-    critic, metrics = state.critic.step(adam, loss, next_v, batch, config, key_critic)
+    critic, metrics = state.critic.step(optimiser, loss, next_v, batch, config, key_critic)
     target_critic = networks.polyak(critic, state.target_critic, config.target_rate)
     state = State(actor, critic, value, target_critic)
     return state, metrics | value_metrics | actor_metrics

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import struct
 
 from rljax import agent, buffers, networks
@@ -38,7 +37,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share
 
 
 @agent.config
-class Config(buffers.ReplaySettings):
+class Config(networks.WithSchedule, buffers.ReplaySettings):
     """Hyperparameters."""
 
     # Optimisation
@@ -112,12 +111,11 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         "pair": networks.create(net, key_pair, observation, action),
         "successor": networks.create(net, key_successor, observation, action, observation),
     }
-    adam = optax.adam(config.discriminator_lr)
     return State(
-        actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),
-        critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
+        actor=networks.trained(actor, config.actor_lr, config),
+        critic=networks.trained(critic, config.critic_lr, config),
         target_critic=networks.copy(critic),
-        discriminators=networks.Trained.create(discriminators, adam),
+        discriminators=networks.trained(discriminators, config.discriminator_lr, config),
         log_temperature=temperatures.create(config),
     )
 
@@ -233,18 +231,19 @@ def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
     """One update of the networks and alpha."""
-    del step
     key_discriminator, key_critic, key_actor = jax.random.split(key, 3)
-    adam = optax.adam(config.discriminator_lr)
+    optimiser = networks.optimiser(config.discriminator_lr, step, config)
     discriminators, metrics = state.discriminators.step(
-        adam, discriminator_loss, batch, key_discriminator, config
+        optimiser, discriminator_loss, batch, key_discriminator, config
     )
     state = state.replace(discriminators=discriminators)
-    adam = optax.adam(config.critic_lr)
-    critic, critic_metrics = state.critic.step(adam, critic_loss, state, batch, key_critic, config)
+    optimiser = networks.optimiser(config.critic_lr, step, config)
+    critic, critic_metrics = state.critic.step(
+        optimiser, critic_loss, state, batch, key_critic, config
+    )
     state = state.replace(critic=critic)
-    adam = optax.adam(config.actor_lr)
-    actor, actor_metrics = state.actor.step(adam, actor_loss, state, batch, key_actor, config)
+    optimiser = networks.optimiser(config.actor_lr, step, config)
+    actor, actor_metrics = state.actor.step(optimiser, actor_loss, state, batch, key_actor, config)
     log_temperature, temperature_metrics = temperatures.step(
         state.log_temperature, actor_metrics["actor/entropy"], batch.action.shape[-1], config
     )

@@ -41,7 +41,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Share, Widt
 
 
 @agent.config
-class Config:
+class Config(networks.WithSchedule):
     """Hyperparameters."""
 
     # Policy step
@@ -112,16 +112,15 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     critic = networks.create(critic, key_critic, observation, action)
     return State(
         actor=actions.actor(mean, config.init_log_std),
-        critic=networks.Trained.create(critic, optimiser(config)),
+        critic=networks.Trained.create(critic, optimiser(0, config)),
         returns=normalise.create_returns(config.num_envs),
         actions=actions,
     )
 
 
-def optimiser(config: Config) -> optax.GradientTransformation:
-    """Adam on gradients of limited norm."""
-    adam = optax.adam(config.learning_rate, eps=config.adam_epsilon)
-    return networks.clipped(adam, config.max_grad_norm)
+def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation:
+    """The networks' optimiser, after `step` [] updates."""
+    return networks.optimiser(config.learning_rate, step, config, config.adam_epsilon)
 
 
 def act(
@@ -230,12 +229,12 @@ def update(
         rollout = (batch.replace(next_observation=None), target)
         rollout = buffers.minibatches(key_order, rollout, config.batch_size)
         if data is None:
-            return critic.fit(optimiser(config), loss, (rollout, None))
+            return critic.fit(optimiser(step, config), loss, (rollout, None))
         next_value = values(state.replace(critic=critic), data.next_observation, key_value, config)
         y = data.reward + config.discount * (1.0 - data.terminated) * next_value
         rows = jax.tree.map(lambda x: x[None], (data, y))
         rows = buffers.minibatches(key_rows, rows, y.size // (target.size // config.batch_size))
-        return critic.fit(optimiser(config), loss, (rollout, rows))
+        return critic.fit(optimiser(step, config), loss, (rollout, rows))
 
     keys = jax.random.split(key_fit, config.num_epochs)
     critic, metrics = jax.lax.scan(epoch, state.critic, keys)

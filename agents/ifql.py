@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import struct
 
 from rljax import agent, buffers, networks
@@ -38,7 +37,7 @@ from rljax.requirements import Count, NonNegative, Share, Widths
 
 
 @agent.config
-class Config(buffers.DatasetSettings):
+class Config(networks.WithSchedule, buffers.DatasetSettings):
     """Hyperparameters."""
 
     # Optimisation
@@ -108,9 +107,9 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     net = networks.MLP(config.hidden, 1, layer_norm=norm, **style)
     value = encoders.create(spec, encoding, net, key_value)
     return State(
-        actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),
-        critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
-        value=networks.Trained.create(value, optax.adam(config.value_lr)),
+        actor=networks.trained(actor, config.actor_lr, config),
+        critic=networks.trained(critic, config.critic_lr, config),
+        value=networks.trained(value, config.value_lr, config),
         target_critic=networks.copy(critic),
         spec=spec,
     )
@@ -171,12 +170,12 @@ def update(
     """One update of value, flow, critics and targets."""
     q = state.target_critic(batch.observation, batch.action).min(axis=0)  # [B]
     next_v = state.value(batch.next_observation)[:, 0]
-    adam = optax.adam(config.value_lr)
-    value, value_metrics = state.value.step(adam, value_loss, q, batch, config)
-    adam = optax.adam(config.actor_lr)
-    actor, actor_metrics = state.actor.step(adam, actor_loss, batch, key)
-    adam = optax.adam(config.critic_lr)
-    critic, metrics = state.critic.step(adam, critic_loss, next_v, batch, config)
+    optimiser = networks.optimiser(config.value_lr, step, config)
+    value, value_metrics = state.value.step(optimiser, value_loss, q, batch, config)
+    optimiser = networks.optimiser(config.actor_lr, step, config)
+    actor, actor_metrics = state.actor.step(optimiser, actor_loss, batch, key)
+    optimiser = networks.optimiser(config.critic_lr, step, config)
+    critic, metrics = state.critic.step(optimiser, critic_loss, next_v, batch, config)
     target_critic = networks.polyak(critic, state.target_critic, config.target_rate)
     state = State(actor, critic, value, target_critic, state.spec)
     return state, metrics | value_metrics | actor_metrics

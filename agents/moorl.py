@@ -28,7 +28,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import struct
 
 from rljax import agent, buffers, networks
@@ -114,8 +113,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     action = jnp.zeros(spec.action_shape)
     critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(
-        actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),
-        critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
+        actor=networks.trained(actor, config.actor_lr, config),
+        critic=networks.trained(critic, config.critic_lr, config),
         meta_actor=networks.copy(actor),
         meta_critic=networks.copy(critic),
         target_critic=networks.copy(critic),
@@ -220,13 +219,13 @@ def update(
     key_critic, key_actor, key_source = jax.random.split(key, 3)
     source = state.source
     batch = rows_of_source(batch, source)
-    adam = optax.adam(config.critic_lr)
-    critic, metrics = state.critic.step(adam, critic_loss, state, batch, key_critic, config)
+    optimiser = networks.optimiser(config.critic_lr, step, config)
+    critic, metrics = state.critic.step(optimiser, critic_loss, state, batch, key_critic, config)
     state = state.replace(critic=critic)
 
     def improve(state: State) -> tuple[State, Metrics]:
-        adam = optax.adam(config.actor_lr)
-        actor, metrics = state.actor.step(adam, actor_loss, state, batch, key_actor, config)
+        optimiser = networks.optimiser(config.actor_lr, step, config)
+        actor, metrics = state.actor.step(optimiser, actor_loss, state, batch, key_actor, config)
         log_temperature, temperature_metrics = temperatures.step(
             state.log_temperature, metrics["actor/entropy"], batch.action.shape[-1], config
         )

@@ -36,7 +36,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share
 
 
 @agent.config
-class Config(torsos.WithMemory):
+class Config(networks.WithOptimiser, torsos.WithMemory):
     """Hyperparameters."""
 
     # Optimisation
@@ -137,11 +137,10 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation:
-    """Adam on limited gradients, after `step` [] rollouts."""
+    """The networks' optimiser, after `step` [] rollouts."""
     steps = config.num_envs * config.num_steps  # of a rollout
     rate = rates.decayed(config.learning_rate, step, steps, config.decay_steps)
-    adam = optax.adam(rate, eps=config.adam_epsilon)
-    return networks.clipped(adam, config.max_grad_norm)
+    return networks.optimiser(rate, step, config, config.adam_epsilon)
 
 
 def remember(spec: EnvSpec, config: Config) -> Any:

@@ -34,19 +34,20 @@ from flax import struct
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import distributions, encoders, memories, torsos
-from rljax.networks.optimisation import rates
+from rljax.networks.optimisation import optimisers, rates
 from rljax.networks.torsos import TorsoSettings
 from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
 
 @agent.config
-class Config:
+class Config(networks.WithOptimiser):
     """Hyperparameters."""
 
     # Optimisation
     learning_rate: NonNegative = 5e-4  # of RAdam; [1], Atari: 2.5e-4
     decay_steps: Positive | None = None  # share of the run to rate 0; [1]: 1
     max_grad_norm: NonNegative = 10.0  # 0: no limit; [1]
+    optimiser: optimisers.Kind = "radam"  # of the networks; [1]
     num_epochs: Count = 2  # passes over each rollout; [1]
     batch_size: int = 128  # transitions per minibatch; [1]
     # Experience
@@ -121,10 +122,10 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation:
-    """RAdam on limited gradients, after `step` [] rollouts."""
+    """The critic's optimiser, after `step` [] rollouts."""
     steps = config.num_envs * config.num_steps  # of a rollout
     rate = rates.decayed(config.learning_rate, step, steps, config.decay_steps)
-    return networks.clipped(optax.radam(rate), config.max_grad_norm)
+    return networks.optimiser(rate, step, config)
 
 
 def remember(spec: EnvSpec, config: Config) -> Any:

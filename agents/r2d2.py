@@ -46,13 +46,13 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import MEMORY, Array, EnvSpec, Loss, Metrics, Transition
-from rljax.networks import distributions, encoders, heads, memories, noise, torsos
+from rljax.networks import WithSchedule, distributions, encoders, heads, memories, noise, torsos
 from rljax.networks.torsos import TorsoSettings
 from rljax.requirements import Count, NonNegative, Positive, Share, Whole, Widths
 
 
 @agent.config
-class Config(buffers.ReplaySettings, noise.WithEpsilon, torsos.WithMemoryAlone):
+class Config(WithSchedule, buffers.ReplaySettings, noise.WithEpsilon, torsos.WithMemoryAlone):
     """Hyperparameters."""
 
     acting = agent.Acting(settings=("compute",))
@@ -150,17 +150,16 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     body = torsos.torso(spec, settings, config.hidden)
     critic, _ = memories.create(body, settings, key, spec.example(), head)
     return State(
-        critic=networks.Trained.create(critic, optimiser(config)),
+        critic=networks.Trained.create(critic, optimiser(0, config)),
         target_critic=networks.copy(critic),
         steps=jnp.zeros((), jnp.int32),
         spec=spec,
     )
 
 
-def optimiser(config: Config) -> optax.GradientTransformation:
-    """Adam on gradients of limited norm."""
-    adam = optax.adam(config.learning_rate, eps=config.adam_epsilon)
-    return networks.clipped(adam, config.max_grad_norm)
+def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation:
+    """The networks' optimiser, after `step` [] updates."""
+    return networks.optimiser(config.learning_rate, step, config, config.adam_epsilon)
 
 
 def remember(spec: EnvSpec, config: Config) -> Any:
@@ -242,7 +241,7 @@ def update(
         batch = batch.replace(extras={**batch.extras, MEMORY: memory})
     online = memories.after_burn_in(state.critic.parameters, batch, config.burn_in)
     other = memories.after_burn_in(state.target_critic, batch, config.burn_in)
-    adam = optimiser(config)
+    adam = optimiser(step, config)
     critic, metrics = state.critic.step(adam, critic_loss, state, online, other, config)
     if config.exploration == "falling":
         metrics |= {"actor/epsilon": epsilon(state, (), config)}

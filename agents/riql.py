@@ -34,7 +34,6 @@ from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import struct
 
 from rljax import agent, buffers, networks
@@ -48,7 +47,7 @@ Sigma = Annotated[float, Between(1e-3, 1e3)]
 
 
 @agent.config
-class Config(buffers.DatasetSettings, policies.WithImitation):
+class Config(networks.WithSchedule, buffers.DatasetSettings, policies.WithImitation):
     """Hyperparameters."""
 
     # Optimisation
@@ -126,9 +125,9 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     net = networks.MLP(config.hidden, 1, *style)
     value = encoders.create(spec, encoding, net, key_value)
     return State(
-        actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),
-        critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
-        value=networks.Trained.create(value, optax.adam(config.value_lr)),
+        actor=networks.trained(actor, config.actor_lr, config),
+        critic=networks.trained(critic, config.critic_lr, config),
+        value=networks.trained(value, config.value_lr, config),
         target_critic=networks.copy(critic),
     )
 
@@ -205,12 +204,12 @@ def update(
     q = jnp.quantile(q, config.quantile, axis=0)  # [B]
     v = state.value(batch.observation)[:, 0]
     next_v = state.value(batch.next_observation)[:, 0]
-    adam = optax.adam(config.value_lr)
-    value, value_metrics = state.value.step(adam, value_loss, q, batch, config)
-    adam = optax.adam(actor_rate(step, config))
-    actor, actor_metrics = state.actor.step(adam, actor_loss, q - v, batch, key, config)
-    adam = optax.adam(config.critic_lr)
-    critic, metrics = state.critic.step(adam, critic_loss, next_v, batch, config)
+    optimiser = networks.optimiser(config.value_lr, step, config)
+    value, value_metrics = state.value.step(optimiser, value_loss, q, batch, config)
+    optimiser = networks.optimiser(actor_rate(step, config), step, config)
+    actor, actor_metrics = state.actor.step(optimiser, actor_loss, q - v, batch, key, config)
+    optimiser = networks.optimiser(config.critic_lr, step, config)
+    critic, metrics = state.critic.step(optimiser, critic_loss, next_v, batch, config)
     target_critic = networks.polyak(critic, state.target_critic, config.target_rate)
     state = State(actor, critic, value, target_critic)
     return state, metrics | value_metrics | actor_metrics

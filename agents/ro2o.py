@@ -32,7 +32,6 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import struct
 
 from rljax import agent, buffers, networks
@@ -45,7 +44,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share
 
 
 @agent.config
-class Config(buffers.DatasetSettings):
+class Config(networks.WithSchedule, buffers.DatasetSettings):
     """Hyperparameters."""
 
     # Optimisation
@@ -122,8 +121,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     action = jnp.zeros(spec.action_shape)
     critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(
-        actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),
-        critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
+        actor=networks.trained(actor, config.actor_lr, config),
+        critic=networks.trained(critic, config.critic_lr, config),
         target_critic=networks.copy(critic),
         log_temperature=temperatures.create(config),
     )
@@ -231,15 +230,15 @@ def update(
 ) -> tuple[State, Metrics]:
     """One update of the networks and alpha."""
     key_critic, key_actor = jax.random.split(key)
-    adam = optax.adam(config.actor_lr)
-    actor, actor_metrics = state.actor.step(adam, actor_loss, state, batch, key_actor, config)
+    optimiser = networks.optimiser(config.actor_lr, step, config)
+    actor, actor_metrics = state.actor.step(optimiser, actor_loss, state, batch, key_actor, config)
     log_temperature, temperature_metrics = temperatures.step(
         state.log_temperature, actor_metrics["actor/entropy"], batch.action.shape[-1], config
     )
     teacher = state.replace(actor=actor, log_temperature=log_temperature)
-    adam = optax.adam(config.critic_lr)
+    optimiser = networks.optimiser(config.critic_lr, step, config)
     inputs = (teacher, batch, key_critic, step, config)
-    critic, metrics = state.critic.step(adam, critic_loss, *inputs)
+    critic, metrics = state.critic.step(optimiser, critic_loss, *inputs)
     target_critic = networks.polyak(critic, state.target_critic, config.target_rate)
     state = State(actor, critic, target_critic, log_temperature)
     return state, metrics | actor_metrics | temperature_metrics

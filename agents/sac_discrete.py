@@ -30,7 +30,6 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import struct
 
 from rljax import agent, buffers, networks
@@ -45,7 +44,7 @@ LACK = "entropy_lack"  # with actions: the largest entropy minus theirs
 
 
 @agent.config
-class Config(buffers.ReplaySettings, buffers.PrioritySettings):
+class Config(networks.WithSchedule, buffers.ReplaySettings, buffers.PrioritySettings):
     """Hyperparameters."""
 
     # Optimisation
@@ -112,8 +111,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     net = networks.DiscreteEnsemble(config.num_critics, config.hidden, *style)
     critic = encoders.create(spec, encoding, net, key_critic)
     return State(
-        actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),
-        critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
+        actor=networks.trained(actor, config.actor_lr, config),
+        critic=networks.trained(critic, config.critic_lr, config),
         target_critic=networks.copy(critic),
         log_temperature=temperatures.create(config),
         action_size=spec.action_size,
@@ -209,13 +208,13 @@ def update(
     del key  # expectations over the actions are exact
     most = most_entropy(batch.observation, state.action_size).mean()
     settings = TemperatureSettings.of(config, target_entropy=config.entropy_share * most)
-    adam = optax.adam(config.critic_lr)
-    critic, metrics = state.critic.step(adam, critic_loss, state, batch, config)
+    optimiser = networks.optimiser(config.critic_lr, step, config)
+    critic, metrics = state.critic.step(optimiser, critic_loss, state, batch, config)
     state = state.replace(critic=critic)
 
     def improve(state: State) -> tuple[State, Metrics]:
-        adam = optax.adam(config.actor_lr)
-        actor, metrics = state.actor.step(adam, actor_loss, state, batch, config)
+        optimiser = networks.optimiser(config.actor_lr, step, config)
+        actor, metrics = state.actor.step(optimiser, actor_loss, state, batch, config)
         log_temperature, temperature_metrics = temperatures.step(
             state.log_temperature, metrics["actor/entropy"], state.action_size, settings
         )

@@ -29,7 +29,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import struct
 
 from rljax import agent, buffers, networks
@@ -123,10 +122,12 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     net = networks.Ensemble(1, config.hidden, *style, config.layer_norm)
     cost_critic = encoders.create(spec, encoding, net, key_cost, action)
     return State(
-        actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),
-        critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
+        actor=networks.trained(actor, config.actor_lr, config),
+        critic=networks.trained(critic, config.critic_lr, config),
         target_critic=networks.copy(critic),
-        cost_critic=networks.Trained.create(cost_critic, optax.adam(config.cost_lr)),
+        cost_critic=networks.Trained.create(
+            cost_critic, networks.optimiser(config.cost_lr, 0, config)
+        ),
         target_cost_critic=networks.copy(cost_critic),
         multiplier=multipliers.create(config.init_multiplier, MultiplierSettings.of(config, 0.0)),
         log_temperature=temperatures.create(config),
@@ -224,15 +225,17 @@ def update(
 ) -> tuple[State, Metrics]:
     """Update critics and, if due, the rest."""
     key_critic, key_actor, key_cost = jax.random.split(key, 3)
-    adam = optax.adam(config.critic_lr)
-    critic, metrics = state.critic.step(adam, critic_loss, state, batch, key_critic, config)
-    adam = optax.adam(config.cost_lr)
-    cost_critic, costs = state.cost_critic.step(adam, cost_loss, state, batch, key_cost, config)
+    optimiser = networks.optimiser(config.critic_lr, step, config)
+    critic, metrics = state.critic.step(optimiser, critic_loss, state, batch, key_critic, config)
+    optimiser = networks.optimiser(config.cost_lr, step, config)
+    cost_critic, costs = state.cost_critic.step(
+        optimiser, cost_loss, state, batch, key_cost, config
+    )
     state = state.replace(critic=critic, cost_critic=cost_critic)
 
     def improve(state: State) -> tuple[State, Metrics]:
-        adam = optax.adam(config.actor_lr)
-        actor, metrics = state.actor.step(adam, actor_loss, state, batch, key_actor, config)
+        optimiser = networks.optimiser(config.actor_lr, step, config)
+        actor, metrics = state.actor.step(optimiser, actor_loss, state, batch, key_actor, config)
         log_temperature, temperature_metrics = temperatures.step(
             state.log_temperature, metrics["actor/entropy"], batch.action.shape[-1], config
         )

@@ -25,7 +25,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import struct
 
 from rljax import agent, buffers, networks
@@ -111,10 +110,10 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     net = networks.MLP(config.hidden, len(observation), *style)
     model = networks.create(net, key_model, observation, action)
     return State(
-        actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),
-        critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
+        actor=networks.trained(actor, config.actor_lr, config),
+        critic=networks.trained(critic, config.critic_lr, config),
         target_critic=networks.copy(critic),
-        model=networks.Trained.create(model, optax.adam(config.model_lr)),
+        model=networks.trained(model, config.model_lr, config),
         log_temperature=temperatures.create(config),
     )
 
@@ -232,15 +231,17 @@ def update(
 ) -> tuple[State, Metrics]:
     """One update of model, critics and, if due, the rest."""
     key_critic, key_actor = jax.random.split(key)
-    model, model_metrics = state.model.step(optax.adam(config.model_lr), model_loss, batch)
+    model, model_metrics = state.model.step(
+        networks.optimiser(config.model_lr, step, config), model_loss, batch
+    )
     state = state.replace(model=model)
-    adam = optax.adam(config.critic_lr)
-    critic, metrics = state.critic.step(adam, critic_loss, state, batch, key_critic, config)
+    optimiser = networks.optimiser(config.critic_lr, step, config)
+    critic, metrics = state.critic.step(optimiser, critic_loss, state, batch, key_critic, config)
     state = state.replace(critic=critic)
 
     def improve(state: State) -> tuple[State, Metrics]:
-        adam = optax.adam(config.actor_lr)
-        actor, metrics = state.actor.step(adam, actor_loss, state, batch, key_actor, config)
+        optimiser = networks.optimiser(config.actor_lr, step, config)
+        actor, metrics = state.actor.step(optimiser, actor_loss, state, batch, key_actor, config)
         log_temperature, temperature_metrics = temperatures.step(
             state.log_temperature, metrics["actor/entropy"], batch.action.shape[-1], config
         )

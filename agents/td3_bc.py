@@ -24,7 +24,6 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import struct
 
 from rljax import agent, buffers, networks
@@ -36,7 +35,7 @@ from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
 
 @agent.config
-class Config(buffers.DatasetSettings, heads.WithHead):
+class Config(networks.WithSchedule, buffers.DatasetSettings, heads.WithHead):
     """Hyperparameters."""
 
     # Optimisation
@@ -100,8 +99,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     head, action = HeadSettings.of(config), jnp.zeros(spec.action_shape)
     critic = networks.create_critic(net, head, spec, key_critic, spec.example(), action)
     return State(
-        actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),
-        critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
+        actor=networks.trained(actor, config.actor_lr, config),
+        critic=networks.trained(critic, config.critic_lr, config),
         target_actor=networks.copy(actor),
         target_critic=networks.copy(critic),
     )
@@ -185,13 +184,13 @@ def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
     """Update critics and, if due, the rest."""
-    adam = optax.adam(config.critic_lr)
-    critic, metrics = state.critic.step(adam, critic_loss, state, batch, key, config)
+    optimiser = networks.optimiser(config.critic_lr, step, config)
+    critic, metrics = state.critic.step(optimiser, critic_loss, state, batch, key, config)
     state = state.replace(critic=critic)
 
     def improve(state: State) -> tuple[State, Metrics]:
-        adam = optax.adam(config.actor_lr)
-        actor, metrics = state.actor.step(adam, actor_loss, state, batch, config)
+        optimiser = networks.optimiser(config.actor_lr, step, config)
+        actor, metrics = state.actor.step(optimiser, actor_loss, state, batch, config)
         rate = config.target_rate
         state = state.replace(
             actor=actor,

@@ -125,6 +125,7 @@ class Agent(Protocol):
     - `acting(config) -> Acting`: what `rljax eval RUN --config.X VALUE` may change.
     - `schedule(config, steps) -> Config` turns shares of the run into steps. `steps` is the run's
       length: environment steps of each learner, or updates from a data set.
+    - A Config's `in_run(updates) -> Config` sees the number of updates of the run.
     """
 
     Config: Callable[..., Any]  # every hyperparameter, documented per field; made by `config`

@@ -136,6 +136,11 @@ class Experience:
         """Environment steps of each learner before the first update."""
         return 0
 
+    def updates(self, steps: float) -> float:
+        """Updates of each learner in a run of `steps`: environment steps, or updates from data."""
+        learning = max(steps - self.steps_before_updates, 0.0)
+        return learning / self.steps_per_iteration * self.num_updates
+
     @property
     def labels(self) -> tuple[str, ...]:
         """Columns of a data set, without signals, that the draw needs."""

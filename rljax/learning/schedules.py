@@ -130,16 +130,18 @@ class Piecewise:
 
 
 def in_steps(module: Any, config: Any, settings: Settings) -> Any:
-    """`config` with shares of the run in steps, by the agent's `schedule`."""
-    if not hasattr(module, "schedule"):
-        return config
+    """`config` with shares of the run in steps and updates."""
     steps = float(settings.steps)
     changed = configuration.replace(config, settings.online or {}, "--online")
     online = module.experience(changed).online if settings.then_online else None
     if online is not None:
         online.check_numbers()
         steps += settings.then_online * online.num_updates / online.steps_per_iteration
-    return module.schedule(config, steps)
+    if hasattr(module, "schedule"):
+        config = module.schedule(config, steps)
+    if hasattr(config, "in_run"):
+        config = config.in_run(module.experience(config).updates(steps))
+    return config
 
 
 def differences(module: Any, config: Any, before: Settings, after: Settings) -> list[str]:

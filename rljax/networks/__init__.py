@@ -38,6 +38,12 @@ from rljax.networks.layers import (
     mish,
     patches,
 )
+from rljax.networks.optimisation.optimisers import (
+    WithOptimiser,
+    WithSchedule,
+    optimiser,
+    trained,
+)
 from rljax.networks.optimisation.targets import copy, polyak, polyak_every
 from rljax.networks.optimisation.trained import Trained, clipped, cosine_rate, parameters_of
 
@@ -62,6 +68,8 @@ __all__ = [
     "Norm",
     "Precision",
     "Trained",
+    "WithOptimiser",
+    "WithSchedule",
     "centred",
     "clipped",
     "copy",
@@ -77,6 +85,7 @@ __all__ = [
     "member",
     "members",
     "mish",
+    "optimiser",
     "outputs_and_head",
     "parameters_of",
     "patches",
@@ -85,5 +94,6 @@ __all__ = [
     "smallest",
     "smallest_of_subset",
     "subset",
+    "trained",
     "values_and_slopes",
 ]

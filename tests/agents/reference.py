@@ -418,7 +418,7 @@ class Guided:
         alive = 1.0 - batch.terminated
         y = batch.reward + config.discount * alive * q.max(axis=2).min(axis=0)
         loss, q, gradient = squared_errors(self.critics, observation, batch.action, y)
-        gradient = limited(gradient, config.max_gradient_norm)
+        gradient = limited(gradient, config.max_grad_norm)
         self.critics = self.critic_adam.step(self.critics, gradient)
         metrics = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": y.mean()}
 
@@ -438,7 +438,7 @@ class Guided:
 
         metrics |= parts(self.actor)
         gradient = differences(lambda actor: parts(actor)["actor/loss"], self.actor)
-        self.actor = self.actor_adam.step(self.actor, limited(gradient, config.max_gradient_norm))
+        self.actor = self.actor_adam.step(self.actor, limited(gradient, config.max_grad_norm))
         if step >= config.average_from and step % config.average_every == 0:
             self.average = towards(self.actor, self.average, config.average_rate)
         self.targets = towards(self.critics, self.targets, config.target_rate)

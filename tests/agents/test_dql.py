@@ -94,14 +94,14 @@ class Reference(reference.Guided):
 
 CASES = {
     "default": {},
-    "limited, best of four": {"max_gradient_norm": 0.05, "max_q_backup": 4, "value_weight": 3.0},
+    "limited, best of four": {"max_grad_norm": 0.05, "max_q_backup": 4, "value_weight": 3.0},
     "one step, ten of DDPM's": {
         "improvement": "one_step",
         "noising": "linear",
         "denoising_steps": 10,
     },
     "no limit, a rare average": {
-        "max_gradient_norm": None,
+        "max_grad_norm": None,
         "average_every": 2,
         "average_from": 1,
         "average_rate": 0.3,

@@ -286,7 +286,7 @@ def test_progressive_loss_learns_from_a_part_of_the_steps(torso: Any) -> None:
     leaves = jax.tree.leaves(jax.tree.map(jnp.subtract, part, whole))
     assert sum(np.square(x).sum() for x in leaves) > 1e-8, "another gradient"
     stepped, _ = update(state, batch, KEY, 0, config)
-    by_hand, _ = jax.jit(dqn.optimiser(config).update)(part, state.critic.optimiser_state)
+    by_hand, _ = jax.jit(dqn.optimiser(0, config).update)(part, state.critic.optimiser_state)
     expected = jax.tree.map(lambda x, y: np.asarray(x) + y, critic, by_hand)
     reference.assert_close(stepped.critic.parameters, expected, rtol=1e-3, atol=1e-5)
 

@@ -67,7 +67,7 @@ CASES = {
         "max_q_backup": 4,
         "value_weight": 3.0,
     },
-    "all rows are": {"flow_ratio": 1.0, "max_gradient_norm": 0.05},
+    "all rows are": {"flow_ratio": 1.0, "max_grad_norm": 0.05},
     "a rare average": {
         "average_every": 2,
         "average_from": 1,
@@ -101,7 +101,7 @@ def test_times_are_sorted_and_equal_in_the_share_that_is_asked_for() -> None:
 @pytest.mark.learn
 def test_critics_learn_as_diffusion_ql_does() -> None:
     state, batch = fresh(CONFIG), reference.transitions()
-    theirs = dql.Config(**SIZES, activation="relu", max_gradient_norm=None)
+    theirs = dql.Config(**SIZES, activation="relu", max_grad_norm=None)
     batch = batch.replace(terminated=np.ones(5, bool))  # where the policies do not matter
     left = jax.grad(lambda critic: ofql.critic_loss(critic, state, batch, KEY, CONFIG)[0])(
         state.critic.parameters

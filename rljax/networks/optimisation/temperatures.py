@@ -20,6 +20,7 @@ import optax
 
 from rljax.agent import Array, Loss, Metrics, Number, config, same_fields
 from rljax.networks import distributions
+from rljax.networks.optimisation.optimisers import WithSchedule
 from rljax.networks.optimisation.trained import Trained
 from rljax.requirements import Between, NonNegative, Real
 
@@ -28,8 +29,10 @@ Temperature = Annotated[float, Between(1e-8, None)]
 
 
 @config
-class WithTemperature:
-    """Settings of a temperature learnt as in SAC: a base of an agent's Config."""
+class WithTemperature(WithSchedule):
+    """Settings of a temperature learnt as in SAC, and of the networks' optimisers: a base of an
+    agent's Config.
+    """
 
     temperature_lr: NonNegative = 3e-4  # of Adam, for log alpha; arXiv:1812.05905
     init_temperature: Temperature = 1.0  # alpha at the start; SB3 "auto", CleanRL

@@ -16,7 +16,7 @@ DQL: dict[str, Rule] = {
     "discount": "discount",
     "target_rate": "tau",
     "value_weight": "eta",
-    "max_gradient_norm": "gn",
+    "max_grad_norm": "gn",
     "max_q_backup": in_words("max_q_backup", {True: 10, False: 1}),
     "reward_transform": in_words(
         "reward_tune", {"no": "none", "normalize": "standardise", "cql_antmaze": "times_4_minus_2"}

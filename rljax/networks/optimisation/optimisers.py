@@ -1,0 +1,112 @@
+"""Optimisers by an agent's settings."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal, Self
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from rljax.agent import Array, Number, config
+from rljax.networks.layers import Network
+from rljax.networks.optimisation.trained import Trained, clipped, cosine_rate
+from rljax.requirements import NonNegative, Positive, Share
+
+Kind = Literal["adam", "radam", "rmsprop", "sgd"]
+Schedule = Literal["constant", "linear", "cosine"]
+
+
+@config
+class WithOptimiser:
+    """Settings of the networks' optimisers: a base of an agent's Config."""
+
+    optimiser: Kind = "adam"  # of all networks; rmsprop, sgd: PyTorch's
+    weight_decay: NonNegative | None = None  # in each step, times the learning rate: AdamW
+    max_grad_norm: NonNegative | None = None  # of a network's gradient; None, 0: no limit
+
+
+@config
+class WithSchedule(WithOptimiser):
+    """Settings of optimisers whose learning rates follow a schedule: a base of a Config."""
+
+    rate_schedule: Schedule = "constant"  # of all networks' learning rates
+    rate_end: Share = 0.0  # share of the learning rates that is left at the schedule's end
+    rate_updates: Positive | None = None  # updates to its end; None: those of the run
+
+    def in_run(self, updates: float) -> Self:
+        """The Config for a run of so many updates."""
+        if self.rate_schedule == "constant" or self.rate_updates is not None:
+            return self
+        return dataclasses.replace(self, rate_updates=updates)
+
+
+def trained(parameters: Any, rate: Number, settings: WithOptimiser) -> Trained:
+    """Parameters before the first step of the optimiser by a Config."""
+    return Trained.create(parameters, optimiser(rate, 0, settings))
+
+
+def optimiser(
+    rate: Number,
+    step: Array | int,
+    settings: WithOptimiser,
+    epsilon: Number = 1e-8,
+    momentum: float = 0.9,
+) -> optax.GradientTransformation:
+    """The optimiser by a Config, with the learning rate `rate` [] after `step` [] updates.
+
+    `epsilon` and `momentum` are Adam's epsilon and beta_1. Weight decay is decoupled from the
+    gradient and moves parameters alone: Loshchilov and Hutter, arXiv:1711.05101.
+    """
+    rate = scheduled(rate, step, settings)
+    decay = settings.weight_decay
+    if settings.optimiser == "adam" and decay is None:
+        moved = optax.adam(rate, b1=momentum, eps=epsilon)
+    else:
+        decayed = [] if decay is None else [optax.add_decayed_weights(decay, are_parameters)]
+        parts = (_direction(settings.optimiser, epsilon, momentum), *decayed)
+        moved = optax.chain(*parts, optax.scale_by_learning_rate(rate))
+    return moved if settings.max_grad_norm is None else clipped(moved, settings.max_grad_norm)
+
+
+def _direction(kind: Kind, epsilon: Number, momentum: float) -> optax.GradientTransformation:
+    match kind:
+        case "adam":
+            return optax.scale_by_adam(b1=momentum, eps=epsilon)
+        case "radam":
+            return optax.scale_by_radam(b1=momentum, eps=epsilon)
+        case "rmsprop":
+            return optax.scale_by_rms(decay=0.99, eps=epsilon, eps_in_sqrt=False)
+        case "sgd":
+            return optax.identity()
+    raise ValueError(f"no optimiser '{kind}'.")
+
+
+def scheduled(rate: Number, step: Array | int, settings: WithOptimiser) -> Number:
+    """A learning rate [] after `step` [] updates, by a Config with a schedule or without."""
+    if not isinstance(settings, WithSchedule) or settings.rate_schedule == "constant":
+        return rate
+    updates = settings.rate_updates
+    if updates is None:
+        raise ValueError(
+            f"--config.rate-schedule {settings.rate_schedule} needs --config.rate-updates where no "
+            "run says how many updates there are."
+        )
+    if settings.rate_schedule == "cosine":
+        left = cosine_rate(1.0, jnp.float32(step), updates)
+    else:
+        left = 1.0 - jnp.minimum(jnp.float32(step) / updates, 1.0)
+    return rate * (settings.rate_end + (1.0 - settings.rate_end) * left)
+
+
+def are_parameters(tree: Any) -> Any:
+    """A tree of truth values: which leaves are parameters, and no network's collections."""
+
+    def mark(part: Any) -> Any:
+        marked = jax.tree.map(lambda _: True, part)
+        if not isinstance(part, Network):
+            return marked
+        return marked.replace(collections=jax.tree.map(lambda _: False, part.collections))
+
+    return jax.tree.map(mark, tree, is_leaf=lambda x: isinstance(x, Network))
