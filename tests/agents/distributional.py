@@ -120,8 +120,8 @@ class Quantile:
 
 
 def head_of(config: Any) -> Any:
-    """By the settings of SAC or TD3."""
-    if config.value_head == "quantile":
+    """By the settings of SAC or TD3, or of TQC."""
+    if getattr(config, "value_head", "quantile") == "quantile":
         return Quantile(config.quantiles, config.kappa)
     return Categorical(config.bins, config.v_min, config.v_max)
 
@@ -133,14 +133,21 @@ class Distributional(actor_critic.ActorCritic):
         super().__init__(state, config)
         self.head = head_of(config)
 
+    def next_outputs(self, batch: Transition, action: np.ndarray) -> np.ndarray:
+        """Of the target critics [C, B, K]."""
+        inputs = np.concatenate([batch.next_observation, action], axis=-1)
+        return np.stack([reference.forward(each, inputs)[0] for each in self.target_critic])
+
+    def step(self, batch: Transition, penalty: Any) -> tuple[Any, Any, Any]:
+        """Rewards, discounts and penalties."""
+        discount = self.config.discount * (1 - batch.terminated)
+        return self.config.reward_scale * batch.reward, discount, penalty
+
     def next_target(
         self, batch: Transition, action: np.ndarray, penalty: Any
     ) -> tuple[np.ndarray, dict[str, float]]:
         """Targets and their metrics."""
-        inputs = np.concatenate([batch.next_observation, action], axis=-1)
-        outputs = np.stack([reference.forward(each, inputs)[0] for each in self.target_critic])
-        discount = self.config.discount * (1 - batch.terminated)
-        step = (self.config.reward_scale * batch.reward, discount, penalty)
+        outputs, step = self.next_outputs(batch, action), self.step(batch, penalty)
         return self.head.target(outputs, self.config.target_value, *step)
 
     def teach_critics(self, batch: Transition, y: Any) -> dict[str, float]:

@@ -138,7 +138,7 @@ def test_a_number_as_target_loses_the_penalty_too() -> None:
 
 
 def test_truncated_quantiles_are_the_lowest_of_all_critics() -> None:
-    """[Kuznetsov et al., equation 10]: k N of the N M sorted ones, here of 3 critics with 7."""
+    """[Kuznetsov et al., equation 11]: k N of the N M sorted ones, here of 3 critics with 7."""
     outputs = normal(CRITICS, 9, 7)
     truncated = jax.jit(heads.truncated, static_argnums=1)(outputs, 2)
     rows = [sorted(outputs[:, row].ravel())[: CRITICS * (7 - 2)] for row in range(9)]
