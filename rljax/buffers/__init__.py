@@ -29,6 +29,7 @@ from rljax.buffers.prioritised import (
     weighted,
 )
 from rljax.buffers.replay import Draw, Replay, ReplaySettings, Uniform
+from rljax.buffers.reward_scales import RewardScale
 from rljax.buffers.rollout import (
     Rollout,
     beside,
@@ -61,6 +62,7 @@ __all__ = [
     "Replay",
     "ReplaySettings",
     "ReturnToGo",
+    "RewardScale",
     "RewardTransform",
     "Rollout",
     "Sequences",

@@ -49,7 +49,9 @@ def declaration(cls: type[T]) -> type[T]:
     frozen: Any = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
     names = [field.name for field in dataclasses.fields(frozen)]
     children = [
-        name for name in names if name in (*float_fields(frozen), "draw", "columns", "online")
+        name
+        for name in names
+        if name in (*float_fields(frozen), "draw", "columns", "online", "rewards")
     ]
     static = [name for name in names if name not in children]
     return jax.tree_util.register_dataclass(frozen, data_fields=children, meta_fields=static)

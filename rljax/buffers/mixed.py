@@ -61,7 +61,7 @@ class Mixed(Replay):
         assert data is not None
         kinds = {str: self._pooled, tuple: self._scheduled}
         sample = kinds.get(type(self.offline_share), self._shared)
-        return self.augmented(sample(buffer, data, keys), keys)
+        return self.augmented(buffer, sample(buffer, data, keys), keys)
 
     def _shared(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:
         offline = round(self.offline_share * self.batch_size)

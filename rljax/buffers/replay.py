@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from rljax.agent import Array, Step, Transition, config
 from rljax.buffers.augmentation import has_pictures, shifted
 from rljax.buffers.experience import Experience, Supply, declaration
+from rljax.buffers.reward_scales import RewardScale, SeenReturns
 from rljax.buffers.rows import RingRows, repeated_rows
 from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.system.hardware import nbytes
@@ -147,6 +148,7 @@ class Replay(Experience):
     warmup_steps: int = 0  # steps of each learner without updates
     uniform_warmup: bool = True  # False: another run's policy acts in the warm-up
     draw: Draw = Uniform()  # how batches are drawn
+    rewards: RewardScale | None = None  # how rewards of batches are scaled
     shift: int = 0  # most pixels by which pictures are moved; 4 in DrQ
     beside_data: bool = False  # training needs a data set, too: `--data`
 
@@ -179,7 +181,10 @@ class Replay(Experience):
                 f"--config.shift is {self.shift}, and no part of the observations is a picture: "
                 "use --config.shift 0."
             )
-        return self.draw.create(example, self, stack)
+        ring = self.draw.create(example, self, stack)
+        if self.rewards is None:
+            return ring
+        return ring.replace(returns=SeenReturns.create(*example.reward.shape))
 
     def transition(
         self, observation: Any, action: Array, extras: dict[str, Any], step: Step
@@ -191,6 +196,8 @@ class Replay(Experience):
         self, storage: ReplayBuffer, pending: Any, transitions: Transition
     ) -> tuple[ReplayBuffer, Any]:
         ring = self.draw.add(storage, transitions)
+        if self.rewards is not None:
+            ring = ring.replace(returns=self.rewards.observe(ring.returns, transitions))
         if pending is None:
             return ring, None
         ring = self.draw.write_back(ring, pending, self)
@@ -201,10 +208,12 @@ class Replay(Experience):
         return max(self.warmup_steps, self.batch_size, self.draw.fewest(self))
 
     def sample(self, buffer: ReplayBuffer, data: Transition | None, keys: Array) -> Transition:
-        return self.augmented(self.draw(buffer, keys, self), keys)
+        return self.augmented(buffer, self.draw(buffer, keys, self), keys)
 
-    def augmented(self, batches: Transition, keys: Array) -> Transition:
-        """The batches [P, U, B, ...] with their pictures moved by up to `shift`."""
+    def augmented(self, buffer: ReplayBuffer, batches: Transition, keys: Array) -> Transition:
+        """The batches [P, U, B, ...] with scaled rewards, and pictures moved by up to `shift`."""
+        if self.rewards is not None:
+            batches = self.rewards.scaled(buffer.returns, batches)
         return shifted(batches, keys, self.shift) if self.shift else batches
 
     # What a run needs for it

@@ -302,6 +302,15 @@ def varied(config: Any) -> dict[str, tuple[float, ...]]:
     }
 
 
+def require_lengths(config: Any, num_learners: int, origin: str = "") -> None:
+    """Raise `ValueError` for settings whose values are not one per learner; `origin` begins it."""
+    for name, values in varied(config).items():
+        if len(values) != num_learners:
+            raise ValueError(
+                f"{origin}config.{name} has {len(values)} values for {num_learners} learners."
+            )
+
+
 def flags_behind(module: Any, config: Any, name: str) -> str:
     """The flags, as text, of the numbers in the Config whose change changes the declaration's field
     `name`.

@@ -25,8 +25,12 @@ class Member:
 
 
 def members(config: Any, seeds: Sequence[int]) -> list[Member]:
-    """The members of a population, in order. Raises `ValueError` for two equal ones."""
+    """The members of a population, in order.
+
+    Raises `ValueError` for two equal ones, and for settings whose values are not one per seed.
+    """
     varied = configuration.varied(config)
+    configuration.require_lengths(config, len(seeds))
     rows = [
         Member(seed, {name: values[p] for name, values in varied.items()})
         for p, seed in enumerate(seeds)

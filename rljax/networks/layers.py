@@ -116,6 +116,11 @@ class Network:
         """See `dataclasses.replace`."""
         return dataclasses.replace(self, **changes)
 
+    def projected(self) -> Network:
+        """The network with the parameters of the module's `project`, if it has one."""
+        project = getattr(self.module, "project", None)
+        return self if project is None else self.replace(params=project(self.params))
+
     def _given(self, options: Mapping[str, Any]) -> dict[str, Any]:
         options = {**(self.options or {}), **options}
         return {name: option for name, option in options.items() if option is not None}
@@ -135,14 +140,14 @@ class Network:
 
 
 def create(module: nn.Module, key: Array, *inputs: Any, **options: Any) -> Network:
-    """Initialise `module` and its collections for `inputs` and `options` of this call.
+    """Initialise `module` and its collections for `inputs` and `options` of this call, projected.
 
     Raises `ValueError` for collections that are no numbers or truth values.
     """
     collections = dict(module.init(key, *inputs, **options))
     params = collections.pop("params", {})
     collections, dtypes = _as_floats(collections)
-    return Network(params, module, collections=collections, dtypes=dtypes)
+    return Network(params, module, collections=collections, dtypes=dtypes).projected()
 
 
 def _as_floats(collections: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -191,13 +196,14 @@ class Dense(Module):
     scale: float = 1.0  # gain of the orthogonal initialisation
     last: bool = False  # of its network
     precision: Precision = "float32"  # of the forward pass's factors; all else is float32
+    use_bias: bool = True
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         fan_in = x.shape[-1]
         kernel_init, bias_init = initialisers(self.initialisation, fan_in, self.scale, self.last)
         kernel = self.param("kernel", kernel_init, (fan_in, self.features))
-        bias = self.param("bias", bias_init, (self.features,))
+        bias = self.param("bias", bias_init, (self.features,)) if self.use_bias else 0.0
         if self.precision == "float32":
             return x @ kernel + bias
         factors = (x.astype(self.precision), kernel.astype(self.precision))
@@ -362,6 +368,11 @@ class Encoded(Module):
     @nn.compact
     def __call__(self, observation: Any, *inputs: Array, **options: Any) -> Array:
         return self.body(self.encoder(observation), *inputs, **options)
+
+    def project(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The parameters after the body's `project`, if it has one."""
+        project = getattr(self.body, "project", None)
+        return params if project is None else {**params, "body": project(params["body"])}
 
 
 def centred(x: Array, axes: tuple[int, ...] = (-1,)) -> Array:

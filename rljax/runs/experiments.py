@@ -82,6 +82,7 @@ def restored(
     folder.require_code(file, named_code(settings), seals)
     module = registry.load_agent(settings.agent)
     restored_config = configuration.replace(module.Config(), config, f"'{folder.path / file}'")
+    configuration.require_lengths(restored_config, len(settings.seeds), f"'{folder.path / file}': ")
     dataset = None if settings.data is None else datasets.load(settings.data)
     return Experiment(settings, module, restored_config, dataset, *_other_runs(settings, folder))
 

@@ -290,6 +290,16 @@ def test_damaged_spaces_are_named_before_a_policy_acts(half: Path) -> None:
         loading.load(half)
 
 
+@pytest.mark.parametrize("values", [[], [0.1, 0.2]])
+def test_settings_of_other_learners_are_named_with_their_run(half: Path, values: Any) -> None:
+    described = records.read_config(half)
+    described["config"] |= {"discount": values}
+    records.write_json(half / "config.json", described)
+    message = rf"half/config\.json': config\.discount has {len(values)} values for 1 learners"
+    with pytest.raises(ValueError, match=message):
+        run.resume(half)
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "", '{"agent": "sac"}', "[" * 100_000, "\x00"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_names_a_damaged_run(

@@ -26,6 +26,7 @@ class ReplayBuffer(PerLearner):
     size: Array  # [] int32: rows that hold a transition
     successors: Successors | None = None
     index: Any = None  # the draw's `PerLearner`, such as priorities
+    returns: Any = None  # `SeenReturns`, where rewards are scaled
 
     shared: ClassVar[tuple[str, ...]] = ("position", "size")
 
@@ -86,7 +87,11 @@ class ReplayBuffer(PerLearner):
         if successors is not None:
             successors = successors.cut(cut & ~self.data.truncated[:, newest], newest)
         truncated = self.data.truncated.at[:, newest].set(self.data.truncated[:, newest] | cut)
-        return self.replace(data=self.data.replace(truncated=truncated), successors=successors)
+        return self.replace(
+            data=self.data.replace(truncated=truncated),
+            successors=successors,
+            returns=None if self.returns is None else self.returns.cut(),
+        )
 
     # One learner's ring: the buffer without the axis P.
 

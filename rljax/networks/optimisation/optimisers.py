@@ -84,15 +84,16 @@ def _direction(kind: Kind, epsilon: Number, momentum: float) -> optax.GradientTr
 
 
 def scheduled(rate: Number, step: Array | int, settings: WithOptimiser) -> Number:
-    """A learning rate [] after `step` [] updates, by a Config with a schedule or without."""
+    """A learning rate [] after `step` [] updates, by a Config.
+
+    It is constant without a schedule, and where neither a run nor the Config says how many updates
+    there are.
+    """
     if not isinstance(settings, WithSchedule) or settings.rate_schedule == "constant":
         return rate
     updates = settings.rate_updates
     if updates is None:
-        raise ValueError(
-            f"--config.rate-schedule {settings.rate_schedule} needs --config.rate-updates where no "
-            "run says how many updates there are."
-        )
+        return rate
     if settings.rate_schedule == "cosine":
         left = cosine_rate(1.0, jnp.float32(step), updates)
     else:

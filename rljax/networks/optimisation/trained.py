@@ -11,6 +11,7 @@ import optax
 from flax import struct
 
 from rljax.agent import Array, Metrics, Number
+from rljax.networks.layers import Network
 
 
 class Trained(struct.PyTreeNode):
@@ -92,11 +93,24 @@ class Trained(struct.PyTreeNode):
     def apply(
         self, optimiser: optax.GradientTransformation, gradient: Any, **signals: Any
     ) -> Trained:
-        """One step along a `gradient`; `signals` are for optimisers such as with traces."""
+        """One step along a `gradient`, then the networks' projection, if they have one.
+
+        `signals` are for optimisers such as with traces.
+        """
         changes, optimiser_state = optimiser.update(
             gradient, self.optimiser_state, self.parameters, **signals
         )
-        return Trained(optax.apply_updates(self.parameters, changes), optimiser_state)
+        moved = optax.apply_updates(self.parameters, changes)
+        return Trained(projected(moved), optimiser_state)
+
+
+def projected(parameters: Any) -> Any:
+    """Parameters in which every `Network` is `projected`."""
+    return jax.tree.map(
+        lambda x: x.projected() if isinstance(x, Network) else x,
+        parameters,
+        is_leaf=lambda x: isinstance(x, Network),
+    )
 
 
 def clipped(

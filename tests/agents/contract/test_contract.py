@@ -260,8 +260,10 @@ def test_value_is_the_critics_mean(name: str) -> None:
         action = jax.ShapeDtypeStruct((*shape, *one.spec.action_shape), one.spec.action_dtype)
         arrays = [one.spec.shaped(*shape), action]
         assert jax.eval_shape(one.module.value, one.state, *arrays, one.config).shape == shape
-    # [C, B], or [C, B, M] quantiles
-    each = np.asarray(applied(one.state.critic, one.batch.observation, one.batch.action))
+    # [C, B], or [C, B, M] quantiles, or what the agent's head reads
+    outputs = applied(one.state.critic, one.batch.observation, one.batch.action)
+    own_head = getattr(one.module, "head", None)
+    each = np.asarray(outputs if own_head is None else own_head(one.config).mean(outputs))
     each = each.mean(axis=tuple(range(1 + one.batch.reward.ndim, each.ndim)))
     mean = jax.jit(one.module.value)(one.state, one.batch.observation, one.batch.action, one.config)
     assert mean.shape == one.batch.reward.shape

@@ -102,8 +102,8 @@ def test_a_schedule_spans_the_updates_of_the_run() -> None:
     assert updates(iql, from_data) == 5_000.0
     assert updates(iql, from_data.__class__(**{**vars(from_data), "then_online": 500})) == 5_500.0
     assert not hasattr(ppo.Config(), "rate_schedule"), "decay_steps is PPO's schedule"
-    with pytest.raises(ValueError, match=r"linear needs --config\.rate-updates"):
-        networks.optimiser(0.1, 0, Config(rate_schedule="linear"))
+    without_run = moved(Config(rate_schedule="linear"))
+    np.testing.assert_array_equal(without_run, moved(Config()))
 
 
 def test_weight_decay_leaves_statistics_of_networks_alone() -> None:

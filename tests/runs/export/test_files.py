@@ -40,7 +40,7 @@ def test_the_pages_program_needs_neither_jax_nor_rljax(folder: Path) -> None:
     written = rljax.export(folder, "numpy", learner=1)
     assert written.path == folder / "policy.py"
     assert written.largest_difference <= checks.TOLERANCE
-    (program,) = re.findall(r"<!-- tested -->\n```python\n(.*?)```", PAGE.read_text(), re.S)
+    (program,) = re.findall(r"runs it with one -->\n```python\n(.*?)```", PAGE.read_text(), re.S)
     total = float(printed(program, folder).removeprefix("return "))
     policy = rljax.load(folder, learner=1)
     shown = program.replace("import policy  # policy.py, beside this file\n", "")

@@ -1,0 +1,1 @@
+"""Blocks of layers that papers on large critics use."""
