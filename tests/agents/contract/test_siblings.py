@@ -47,21 +47,21 @@ PAIRS: dict[tuple[str, str], Pair] = {
     # Of offline agents normalisation is about the data.
     ("td3", "td3_bc"): Pair(109, EVERY - {"update"} | {"experience", "value"}, NORMALISATION),
     ("td3_bc", "rebrac"): Pair(lines=96, own=EVERY - {"State", "act"} | {"experience"}),
-    ("iql", "riql"): Pair(lines=94, own=EVERY - {"State"} | {"experience"}),
-    ("iql", "fdvl"): Pair(lines=95, own=USUAL | {"value_loss", "critic_loss"}),
+    ("iql", "riql"): Pair(lines=96, own=EVERY - {"State"} | {"experience"}),
+    ("iql", "fdvl"): Pair(lines=98, own=USUAL | {"value_loss", "critic_loss"}),
     ("fdvl", "recoil"): Pair(
-        lines=105, own=USUAL - {"init"} | {"experience", "value_loss", "critic_loss"}
+        lines=106, own=USUAL - {"init"} | {"experience", "value_loss", "critic_loss"}
     ),
-    ("iql", "famo2o"): Pair(lines=193, own=EVERY | {"experience"}),
+    ("iql", "famo2o"): Pair(lines=195, own=EVERY | {"experience"}),
     ("iql", "gciql"): Pair(lines=211, own=EVERY - {"actor_loss"} | {"experience", "value_loss"}),
     ("sac", "cql"): Pair(247, EVERY | {"experience", "value"}, NORMALISATION),
     ("cql", "calql"): Pair(lines=77, own=USUAL - {"update"} | {"experience", "critic_loss"}),
     ("sac", "edac"): Pair(199, EVERY | {"experience", "value"}, NORMALISATION),
-    ("edac", "ro2o"): Pair(lines=115, own=USUAL - {"init"} | LOSSES),
+    ("edac", "ro2o"): Pair(lines=116, own=USUAL - {"init"} | LOSSES),
     ("dql", "ofql"): Pair(
         lines=90, own=USUAL - {"update"} | {"State", "policy", "imitation_loss", "actor_loss"}
     ),
-    ("iql", "ifql"): Pair(lines=128, own=EVERY | {"experience"}),
+    ("iql", "ifql"): Pair(lines=130, own=EVERY | {"experience"}),
     ("stream_q", "stream_sarsa"): Pair(
         lines=61, own=USUAL - {"Config"} | {"State", "perceive", "act"}
     ),
@@ -74,7 +74,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         lines=232, own=USUAL | {"State", "experience", "optimiser", "act"}
     ),
     ("cpo", "hnpg"): Pair(lines=248, own=USUAL | {"State", "experience", "policy_step"}),
-    ("iql", "bc"): Pair(lines=127, own=USUAL | {"State", "actor_loss"}),
+    ("iql", "bc"): Pair(lines=129, own=USUAL | {"State", "actor_loss"}),
 }
 
 pairs = pytest.mark.parametrize("names", PAIRS, ids="-".join)
