@@ -63,6 +63,19 @@ def test_a_two_hot_target_is_a_projection() -> None:
     np.testing.assert_allclose(head.target_mean(found), [0.6, HIGH], atol=1e-6)
 
 
+def test_both_ways_to_a_projection_are_the_same() -> None:
+    """The one of CPUs and the one of GPUs, at the ends and on bins too."""
+    position = np.concatenate([[0.0, ATOMS - 1.0, 3.0], np.linspace(0.0, ATOMS - 1.0, 26)])
+    position = position.astype(np.float32).reshape(1, 29)
+    p = softmax(doubles(normal(4, 29))).astype(np.float32)
+    places = jnp.arange(ATOMS, dtype=jnp.float32)
+    both = [jax.jit(way)(position, p, places) for way in (heads.scattered, heads.gathered)]
+    np.testing.assert_allclose(*both, atol=1e-6)
+    np.testing.assert_allclose(both[0].sum(axis=1), 1.0, rtol=1e-5)
+    value = (p * position).sum(axis=1)
+    np.testing.assert_allclose((both[0] * places).sum(axis=1), value, rtol=1e-5)
+
+
 def losses(name: str, outputs: np.ndarray, target: np.ndarray) -> np.ndarray:
     if name in ("scalar", "huber"):
         error = outputs - target
