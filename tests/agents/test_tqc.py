@@ -14,6 +14,7 @@ import pytest
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import tqc
 from rljax.learning import registry
+from rljax.networks.optimisation import resets
 from tests.agents import actor_critic, distributional, reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
@@ -127,6 +128,15 @@ def test_critic_loss_teaches_the_critic_alone() -> None:
     reference.assert_teaches_the_critic_alone(
         lambda critic, state: tqc.critic_loss(critic, state, batch, KEY, CONFIG)[0], fresh(CONFIG)
     )
+
+
+def test_a_reset_begins_anew() -> None:
+    config = dataclasses.replace(CONFIG, reset_at=(2,))
+    state = fresh(config)
+    for step in range(2):
+        state = update(state, reference.transitions(step), KEY, step, config)[0]
+        anew = tqc.init(jax.random.fold_in(KEY, resets.RESET), SPEC, config)
+        assert reference.moved(state, anew) == (step == 0)
 
 
 @pytest.mark.parametrize("explore", [False, True])

@@ -76,6 +76,17 @@ def test_both_ways_to_a_projection_are_the_same() -> None:
     np.testing.assert_allclose((both[0] * places).sum(axis=1), value, rtol=1e-5)
 
 
+def test_both_ways_to_a_loss_of_quantiles_are_the_same() -> None:
+    """The one of CPUs and the one of GPUs, for two critics and one target."""
+    outputs, target = normal(2, 9, 7), 3.0 * normal(9, 11, seed=1)
+    ways = [jax.jit(way)(outputs, target, 0.7) for way in (heads.in_turn, heads.at_once)]
+    assert_close(*ways, rtol=1e-5, atol=1e-5)
+    for i, critic in enumerate(doubles(outputs)):
+        loss, slope = distributional.Quantile(7, 0.7).loss(critic, doubles(target))
+        np.testing.assert_allclose(ways[0][0][i].sum(axis=-1) / 11, loss, rtol=1e-5)
+        np.testing.assert_allclose(-ways[0][1][i] / 11, slope, rtol=1e-4, atol=1e-6)
+
+
 def losses(name: str, outputs: np.ndarray, target: np.ndarray) -> np.ndarray:
     if name in ("scalar", "huber"):
         error = outputs - target

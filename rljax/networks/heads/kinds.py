@@ -293,16 +293,62 @@ class Quantile(Head):
         return jax.lax.stop_gradient(samples)
 
     def loss(self, outputs: Array, target: Array) -> Array:
-        tau = (jnp.arange(self.features) + 0.5) / self.features
-        error = target[..., None, :] - outputs[..., :, None]  # u [..., K, J]
-        huber = optax.losses.huber_loss(error, delta=self.kappa) / self.kappa  # pyright: ignore[reportArgumentType]
-        return (jnp.abs(tau[:, None] - (error < 0.0)) * huber).mean(axis=-1).sum(axis=-1)
+        leading = jnp.broadcast_shapes(outputs.shape[:-1], target.shape[:-1])
+        outputs = jnp.broadcast_to(outputs, (*leading, self.features))
+        return quantile_loss(outputs, target, self.kappa)
 
     def error(self, outputs: Array, target: Array) -> Array:
         return jnp.abs(self.mean(outputs) - self.mean(target))
 
     def target_mean(self, target: Array) -> Array:
         return target.mean(axis=-1)
+
+
+def errors(u: Array, kappa: Number) -> tuple[Array, Array]:
+    """|tau - 1{u < 0}| L(u) / kappa of errors u [..., K], and its slope in u."""
+    tau = (jnp.arange(u.shape[-1]) + 0.5) / u.shape[-1]
+    clipped = jnp.clip(u, -kappa, kappa)
+    slope = jnp.where(u < 0.0, 1.0 - tau, tau) * clipped / kappa
+    return slope * (u - 0.5 * clipped), slope
+
+
+def in_turn(outputs: Array, target: Array, kappa: Number) -> tuple[Array, Array]:
+    """Sums over samples [..., J] of the errors of outputs [..., K], and their slopes: [..., K].
+
+    One sample after the other: on a CPU ten to a hundred times as fast as `at_once`.
+    """
+
+    def add(sums: tuple[Array, Array], sample: Array) -> tuple[tuple[Array, Array], None]:
+        parts = errors(sample[..., None] - outputs, kappa)
+        return (sums[0] + parts[0], sums[1] + parts[1]), None
+
+    nothing = (jnp.zeros_like(outputs), jnp.zeros_like(outputs))
+    return jax.lax.scan(add, nothing, jnp.moveaxis(target, -1, 0))[0]
+
+
+def at_once(outputs: Array, target: Array, kappa: Number) -> tuple[Array, Array]:
+    """The same for all samples together, as it suits a GPU."""
+    parts = errors(target[..., :, None] - outputs[..., None, :], kappa)  # [..., J, K]
+    return parts[0].sum(axis=-2), parts[1].sum(axis=-2)
+
+
+@jax.custom_vjp
+def quantile_loss(outputs: Array, target: Array, kappa: Number) -> Array:
+    """l [...] of quantiles [..., K] to samples [..., J]; its gradient is that in the quantiles."""
+    return _loss_and_slope(outputs, target, kappa)[0]
+
+
+def _loss_and_slope(outputs: Array, target: Array, kappa: Number) -> tuple[Array, Array]:
+    sums = jax.lax.platform_dependent(outputs, target, kappa, cpu=in_turn, default=at_once)
+    loss, slope = (x / target.shape[-1] for x in sums)
+    return loss.sum(axis=-1), -slope
+
+
+def _slope(slope: Array, change: Array) -> tuple[Array, None, None]:
+    return change[..., None] * slope, None, None
+
+
+quantile_loss.defvjp(_loss_and_slope, _slope)
 
 
 def less(returns: Array, penalty: Array | None, sampled: bool = False) -> Array:
