@@ -41,7 +41,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
 
 
 @agent.config
-class Config(networks.WithSchedule, buffers.DatasetSettings):
+class Config(networks.WithCritics, buffers.DatasetSettings):
     """Hyperparameters."""
 
     # Optimisation
@@ -114,8 +114,9 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     net = networks.MLP(config.hidden, 1, *style, output_scale=gain)
     mean = encoders.create(spec, encoding, net, key_balance)
     balance = Actor(mean, log_std=jnp.zeros(1))
+    net = networks.MLP(config.critic_widths, 1, *style, output_scale=gain)
     value = encoders.create(spec, encoding, net, key_value)
-    net = networks.Ensemble(config.num_critics, config.hidden, *style, output_scale=gain)
+    net = networks.Ensemble(config.num_critics, config.critic_widths, *style, output_scale=gain)
     critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(
         actor=networks.trained(actor, config.actor_lr, config),

@@ -37,7 +37,7 @@ from rljax.requirements import Count, NonNegative, Share, Widths
 
 
 @agent.config
-class Config(networks.WithSchedule, buffers.DatasetSettings):
+class Config(networks.WithCritics, buffers.DatasetSettings):
     """Hyperparameters."""
 
     # Optimisation
@@ -111,7 +111,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         one_step=networks.create(field, key_one_step, action, observation),
     )
     norm = "last" if config.layer_norm else False
-    net = networks.Ensemble(config.num_critics, config.hidden, layer_norm=norm, **style)
+    net = networks.Ensemble(config.num_critics, config.critic_widths, layer_norm=norm, **style)
     critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(
         actor=networks.trained(actor, config.actor_lr, config),

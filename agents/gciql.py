@@ -45,7 +45,7 @@ OUTPUT_SCALE = 0.1  # of the actor's last layer; [2]
 
 
 @agent.config
-class Config(networks.WithSchedule, torsos.WithThinking):
+class Config(networks.WithCritics, torsos.WithThinking):
     """Hyperparameters."""
 
     # Optimisation
@@ -78,7 +78,7 @@ class Config(networks.WithSchedule, torsos.WithThinking):
     activation: networks.Activation = "gelu_tanh"  # of hidden layers; [2]
     layer_norm: bool = True  # of values and critics; [2]
     initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; [2]
-    torso: Literal["mlp", "resnet", "iru", "recall"] = "mlp"  # of all networks; [2]
+    torso: torsos.OfVectors = "mlp"  # of all networks; [2]
 
 
 class State(struct.PyTreeNode):
@@ -116,7 +116,7 @@ def check(spec: EnvSpec, config: Config) -> None:
                 f"--config.{name}-goal-current and --config.{name}-goal-future are shares "
                 f"of all goals, and together {share:g}: they must be at most 1."
             )
-    torsos.check(spec, TorsoSettings.of(config), config.hidden)
+    torsos.check(spec, TorsoSettings.of(config), config.hidden, config.critic_widths)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -129,9 +129,9 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     actor = networks.create(net, key_actor, observation)
     output = jax.tree.map(lambda x: OUTPUT_SCALE * x, actor.params["output"])
     actor = actor.replace(params=actor.params | {"output": output})
-    net = torsos.ensemble(spec, settings, config.num_critics, config.hidden, 1)
+    net = torsos.ensemble(spec, settings, config.num_critics, config.critic_widths, 1)
     critic = networks.create(net, key_critic, observation, action)
-    net = torsos.network(spec, settings, config.hidden, 1)
+    net = torsos.network(spec, settings, config.critic_widths, 1)
     value = networks.create(net, key_value, observation)
     return State(
         actor=networks.trained(actor, config.actor_lr, config),

@@ -37,7 +37,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share
 
 
 @agent.config
-class Config(networks.WithSchedule, buffers.ReplaySettings):
+class Config(networks.WithCritics, buffers.ReplaySettings):
     """Hyperparameters."""
 
     # Optimisation
@@ -104,7 +104,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     style = (config.activation, config.initialisation)
     net = networks.MLP(config.hidden, 2 * spec.action_size, *style)
     actor = networks.create(net, key_actor, observation)
-    net = networks.Ensemble(config.num_critics, config.hidden, *style, config.layer_norm)
+    net = networks.Ensemble(config.num_critics, config.critic_widths, *style, config.layer_norm)
     critic = networks.create(net, key_critic, observation, action)
     net = networks.MLP(config.hidden, 2, *style)
     discriminators = {

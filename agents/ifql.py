@@ -37,7 +37,7 @@ from rljax.requirements import Count, NonNegative, Share, Widths
 
 
 @agent.config
-class Config(networks.WithSchedule, buffers.DatasetSettings):
+class Config(networks.WithCritics, buffers.DatasetSettings):
     """Hyperparameters."""
 
     # Optimisation
@@ -102,9 +102,9 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     )
     actor = networks.create(field, key_actor, action, observation, jnp.zeros(()))
     norm = "last" if config.layer_norm else False
-    net = networks.Ensemble(config.num_critics, config.hidden, layer_norm=norm, **style)
+    net = networks.Ensemble(config.num_critics, config.critic_widths, layer_norm=norm, **style)
     critic = encoders.create(spec, encoding, net, key_critic, action)
-    net = networks.MLP(config.hidden, 1, layer_norm=norm, **style)
+    net = networks.MLP(config.critic_widths, 1, layer_norm=norm, **style)
     value = encoders.create(spec, encoding, net, key_value)
     return State(
         actor=networks.trained(actor, config.actor_lr, config),

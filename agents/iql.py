@@ -45,9 +45,7 @@ from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
 
 @agent.config
-class Config(
-    networks.WithSchedule, buffers.DatasetSettings, heads.WithHead, policies.WithImitation
-):
+class Config(networks.WithCritics, buffers.DatasetSettings, heads.WithHead, policies.WithImitation):
     """Hyperparameters."""
 
     # Optimisation
@@ -117,11 +115,13 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     net = encoders.encoded(spec, encoding, net)
     actor = policies.create_actor(spec, net, key_actor, config.policy == "gaussian")
     norm = config.layer_norm
-    net = networks.ensemble(spec, config.num_critics, config.hidden, layer_norm=norm, **style)
+    net = networks.ensemble(
+        spec, config.num_critics, config.critic_widths, layer_norm=norm, **style
+    )
     net = encoders.encoded(spec, encoding, net)
     head = HeadSettings.of(config)
     critic = networks.create_critic(net, head, spec, key_critic, spec.example(), action)
-    net = networks.MLP(config.hidden, 1, layer_norm=config.value_layer_norm, **style)
+    net = networks.MLP(config.critic_widths, 1, layer_norm=config.value_layer_norm, **style)
     value = encoders.create(spec, encoding, net, key_value)
     return State(
         actor=networks.trained(actor, config.actor_lr, config),

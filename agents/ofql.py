@@ -42,7 +42,7 @@ from rljax.requirements import Count, NonNegative, Share, Whole, Widths
 
 
 @agent.config
-class Config(networks.WithSchedule, buffers.DatasetSettings):
+class Config(networks.WithCritics, buffers.DatasetSettings):
     """Hyperparameters."""
 
     # Optimisation
@@ -112,7 +112,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     )
     time = jnp.zeros(())
     actor = networks.create(field, key_actor, action, spec.example(), time, time)
-    net = networks.Ensemble(2, config.hidden, **style)
+    net = networks.Ensemble(2, config.critic_widths, **style)
     critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(
         actor=networks.trained(actor, config.actor_lr, config),

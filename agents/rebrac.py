@@ -35,7 +35,7 @@ from rljax.requirements import Count, NonNegative, Share, Widths
 
 
 @agent.config
-class Config(networks.WithSchedule, buffers.DatasetSettings):
+class Config(networks.WithCritics, buffers.DatasetSettings):
     """Hyperparameters."""
 
     # Optimisation
@@ -101,7 +101,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     style = (config.activation, config.initialisation)
     net = networks.MLP(config.hidden, spec.action_size, *style)
     actor = encoders.create(spec, encoding, net, key_actor)
-    net = networks.Ensemble(config.num_critics, config.hidden, *style, config.layer_norm)
+    net = networks.Ensemble(config.num_critics, config.critic_widths, *style, config.layer_norm)
     action = jnp.zeros(spec.action_shape)
     critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(

@@ -52,7 +52,7 @@ AboveZero = Annotated[float, Between(1e-8, None)]
 
 
 @agent.config
-class Config(networks.WithSchedule, policies.WithImitation):
+class Config(networks.WithCritics, policies.WithImitation):
     """Hyperparameters."""
 
     # Optimisation
@@ -129,10 +129,12 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     net = encoders.encoded(spec, encoding, net)
     actor = policies.create_actor(spec, net, key_actor, config.policy == "gaussian")
     norm = config.layer_norm
-    net = networks.ensemble(spec, config.num_critics, config.hidden, layer_norm=norm, **style)
+    net = networks.ensemble(
+        spec, config.num_critics, config.critic_widths, layer_norm=norm, **style
+    )
     critic = encoders.create(spec, encoding, net, key_critic, action)
     norm = config.value_layer_norm
-    net = networks.MLP(config.hidden, 1, layer_norm=norm, **style)
+    net = networks.MLP(config.critic_widths, 1, layer_norm=norm, **style)
     value = encoders.create(spec, encoding, net, key_value)
     return State(
         actor=networks.trained(actor, config.actor_lr, config),

@@ -47,7 +47,7 @@ Sigma = Annotated[float, Between(1e-3, 1e3)]
 
 
 @agent.config
-class Config(networks.WithSchedule, buffers.DatasetSettings, policies.WithImitation):
+class Config(networks.WithCritics, buffers.DatasetSettings, policies.WithImitation):
     """Hyperparameters."""
 
     # Optimisation
@@ -120,9 +120,9 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     net = encoders.encoded(spec, encoding, net)
     actor = policies.create_actor(spec, net, key_actor, config.policy == "gaussian")
     critic_style = (config.activation, config.critic_initialisation, config.layer_norm)
-    net = networks.ensemble(spec, config.num_critics, config.hidden, *critic_style)
+    net = networks.ensemble(spec, config.num_critics, config.critic_widths, *critic_style)
     critic = encoders.create(spec, encoding, net, key_critic, action)
-    net = networks.MLP(config.hidden, 1, *style)
+    net = networks.MLP(config.critic_widths, 1, *style)
     value = encoders.create(spec, encoding, net, key_value)
     return State(
         actor=networks.trained(actor, config.actor_lr, config),

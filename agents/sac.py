@@ -81,7 +81,6 @@ class Config(
     # Networks
     encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256)  # of all networks; [1]
-    critic_hidden: Widths | None = None  # of the critics, if others; WSRL
     num_critics: Count = 2  # C; the smallest counts; [1]
     min_critics: int | None = None  # random ones that count; 2 in [2]
     with_replacement: bool = False  # they may be the same; True in WSRL
@@ -122,9 +121,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     style = (config.activation, config.initialisation)
     net = policies.gaussian_network(config.hidden, spec, config, *style)
     actor = encoders.create(spec, encoding, net, key_actor)
-    hidden = config.hidden if config.critic_hidden is None else config.critic_hidden
-    features = heads.of_critics(config).features
-    net = networks.Ensemble(config.num_critics, hidden, *style, config.layer_norm, features)
+    size, features = (config.num_critics, config.critic_widths), heads.of_critics(config).features
+    net = networks.Ensemble(*size, *style, config.layer_norm, features)
     action = jnp.zeros(spec.action_shape)
     critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(

@@ -44,7 +44,7 @@ LACK = "entropy_lack"  # with actions: the largest entropy minus theirs
 
 
 @agent.config
-class Config(networks.WithSchedule, buffers.ReplaySettings, buffers.PrioritySettings):
+class Config(networks.WithCritics, buffers.ReplaySettings, buffers.PrioritySettings):
     """Hyperparameters."""
 
     # Optimisation
@@ -108,7 +108,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     net = networks.MLP(config.hidden, spec.action_size, *style)
     actor = encoders.create(spec, encoding, net, key_actor)
     style = (*style, config.layer_norm, spec.action_size)
-    net = networks.DiscreteEnsemble(config.num_critics, config.hidden, *style)
+    net = networks.DiscreteEnsemble(config.num_critics, config.critic_widths, *style)
     critic = encoders.create(spec, encoding, net, key_critic)
     return State(
         actor=networks.trained(actor, config.actor_lr, config),

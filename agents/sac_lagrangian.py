@@ -116,10 +116,10 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     style = (config.activation, config.initialisation)
     net = networks.MLP(config.hidden, 2 * spec.action_size, *style)
     actor = encoders.create(spec, encoding, net, key_actor)
-    net = networks.Ensemble(config.num_critics, config.hidden, *style, config.layer_norm)
+    net = networks.Ensemble(config.num_critics, config.critic_widths, *style, config.layer_norm)
     action = jnp.zeros(spec.action_shape)
     critic = encoders.create(spec, encoding, net, key_critic, action)
-    net = networks.Ensemble(1, config.hidden, *style, config.layer_norm)
+    net = networks.Ensemble(1, config.critic_widths, *style, config.layer_norm)
     cost_critic = encoders.create(spec, encoding, net, key_cost, action)
     return State(
         actor=networks.trained(actor, config.actor_lr, config),

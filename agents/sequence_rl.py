@@ -105,7 +105,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     last = networks.MLP((), 2 * spec.action_size, *style)
     inputs = jnp.concatenate([observation, action])
     actor, _ = memories.create(body, layers(config), key_actor, inputs, last)
-    net = networks.Ensemble(config.num_critics, config.hidden, *style, config.layer_norm)
+    net = networks.Ensemble(config.num_critics, config.critic_widths, *style, config.layer_norm)
     critic = networks.create(net, key_critic, observation, action)
     net = networks.MLP(config.hidden, len(observation), *style)
     model = networks.create(net, key_model, observation, action)

@@ -38,7 +38,7 @@ from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
 @agent.config
 class Config(
-    networks.WithSchedule, buffers.ReplaySettings, buffers.PrioritySettings, heads.WithCriticHead
+    networks.WithCritics, buffers.ReplaySettings, buffers.PrioritySettings, heads.WithCriticHead
 ):
     """Hyperparameters."""
 
@@ -99,8 +99,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     style = (config.activation, config.initialisation)
     net = networks.MLP(config.hidden, spec.action_size, *style)
     actor = encoders.create(spec, encoding, net, key_actor)
-    features = heads.of_critics(config).features
-    net = networks.Ensemble(config.num_critics, config.hidden, *style, config.layer_norm, features)
+    size, features = (config.num_critics, config.critic_widths), heads.of_critics(config).features
+    net = networks.Ensemble(*size, *style, config.layer_norm, features)
     action = jnp.zeros(spec.action_shape)
     critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(

@@ -35,7 +35,7 @@ from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
 
 @agent.config
-class Config(networks.WithSchedule, buffers.DatasetSettings, heads.WithHead):
+class Config(networks.WithCritics, buffers.DatasetSettings, heads.WithHead):
     """Hyperparameters."""
 
     # Optimisation
@@ -94,7 +94,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     style = (config.activation, config.initialisation)
     net = networks.MLP(config.hidden, spec.action_size, *style)
     actor = encoders.create(spec, encoding, net, key_actor)
-    net = networks.Ensemble(config.num_critics, config.hidden, *style, config.layer_norm)
+    net = networks.Ensemble(config.num_critics, config.critic_widths, *style, config.layer_norm)
     net = encoders.encoded(spec, encoding, net)
     head, action = HeadSettings.of(config), jnp.zeros(spec.action_shape)
     critic = networks.create_critic(net, head, spec, key_critic, spec.example(), action)

@@ -126,8 +126,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     style = (config.activation, config.initialisation)
     net = policies.gaussian_network(config.hidden, spec, config, *style)
     actor = encoders.create(spec, encoding, net, key_actor)
-    hidden = config.hidden if config.critic_hidden is None else config.critic_hidden
-    size = (config.num_critics, hidden)
+    size = (config.num_critics, config.critic_widths)
     net = networks.Ensemble(*size, *style, config.layer_norm, config.quantiles)
     action = jnp.zeros(spec.action_shape)
     critic = encoders.create(spec, encoding, net, key_critic, action)

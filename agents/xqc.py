@@ -33,12 +33,11 @@ from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import distributions, encoders, heads
 from rljax.networks.blocks import batch_norm
+from rljax.networks.blocks.batch_norm import MovedLoss
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.optimisation import optimisers, temperatures
 from rljax.networks.optimisation.temperatures import TemperatureSettings
 from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
-
-MovedLoss = tuple[Array, tuple[networks.Network, Metrics]]  # with new statistics
 
 
 @agent.config

@@ -43,7 +43,7 @@ _EVALUATED = {"async/": "", "atari/": "atari-games/", "envpool-lives/": "envpool
 PACKAGES = ("ogbench", "gymnasium_robotics", "minigrid", "popgym", "ale_py")
 _TIMED, _GOALS = "timed/", "goals/"
 _PARTS = re.compile(
-    rf"({_TIMED}|{_GOALS})?(signals-[\w.]+(?:,[\w.]+)*/)?(with-last-step/)?"
+    rf"({_TIMED}|{_GOALS})?(signals-[\w.]+(?:,[\w.]+)*/)?(with-last-step/)?(stacked-\d+/)?"
     r"(without-(?:velocities|\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)/)?((?:wrap\([^()]*\)/)*)(.*)",
     re.DOTALL,
 )
@@ -55,6 +55,7 @@ class NameParts(NamedTuple):
     shown: str  # "timed/" or "goals/"
     signals: str  # such as "signals-x_velocity,reward_ctrl/"
     last_step: str  # "with-last-step/"
+    stacked: str  # such as "stacked-4/"
     hidden: str  # such as "without-velocities/"
     wrapped: str  # such as "wrap(mine.py:Scale)/", the outermost first
     rest: str
@@ -87,7 +88,7 @@ def is_compiled(name: str) -> bool:
     if objects.is_object(name):
         return objects.known(name).kind == "compiled"
     if _is_file(name):
-        return not _module("custom").is_gymnasium(name.removeprefix("async/"))
+        return not _module("custom").is_gymnasium(split(name.removeprefix("async/")).rest)
     return name.partition("/")[0] in _COMPILED and "/" in name
 
 
@@ -127,6 +128,10 @@ def _made(name: str) -> AutoReset:
         from rljax.envs.partial import Partial
 
         environment = Partial(environment, parts.hidden)
+    if parts.stacked:
+        from rljax.envs.stacked import Stacked
+
+        environment = Stacked(environment, parts.stacked)
     if parts.last_step:
         from rljax.envs.last_step import WithLastStep
 
@@ -156,10 +161,13 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
     if parts.shown == _GOALS:
         bare = name.removeprefix(_GOALS)
         return _module(_GYMNASIUM).make_hosted(bare, num_envs, goals=True, **options)
-    inside = parts.hidden + parts.wrapped + parts.rest
+    inside = parts.stacked + parts.hidden + parts.wrapped + parts.rest
     adapter = _HOSTED.get(parts.rest.partition("/")[0], _GYMNASIUM)
-    if parts.wrapped and adapter != _GYMNASIUM:
-        raise ValueError(f"'{parts.rest}' takes no wrappers: only environments of Gymnasium do.")
+    if (parts.wrapped or parts.stacked) and adapter != _GYMNASIUM:
+        raise ValueError(
+            f"'{parts.rest}' takes no wrappers and shows no more frames: only environments of "
+            "Gymnasium do."
+        )
     if adapter != _GYMNASIUM and name != without_arguments(name):
         raise _without_arguments(name)
     if parts.signals and adapter == _HOSTED["atari"]:
@@ -180,14 +188,16 @@ def with_time(name: str) -> str:
     return name if name.startswith(_TIMED) else _TIMED + name
 
 
-def with_wrappers(name: str, wrappers: Sequence[str]) -> str:
+def with_wrappers(name: str, wrappers: Sequence[str], frames: int = 1) -> str:
     """The name of the same environment in wrappers of Gymnasium, each FILE:CLASS, the first
-    innermost.
+    innermost, with `frames` observations at once.
     """
-    steps, bare = (
-        ("async/", name.removeprefix("async/")) if name.startswith("async/") else ("", name)
-    )
-    return steps + "".join(f"wrap({wrapper})/" for wrapper in reversed(wrappers)) + bare
+    parts = split(name)
+    outside = parts.shown + parts.signals + parts.last_step
+    outside += "async/" * name.removeprefix(outside).startswith("async/")
+    stacked = "" if frames == 1 else f"stacked-{frames}/"
+    wrapped = "".join(f"wrap({wrapper})/" for wrapper in reversed(wrappers))
+    return outside + stacked + wrapped + name.removeprefix(outside)
 
 
 def with_goals(name: str) -> str:
@@ -210,9 +220,9 @@ def observed(name: str, shown: Sequence[str]) -> str:
 
 def task(name: str) -> str:
     """The name of the task alone: "Hopper-v5" for "async/Hopper-v5"."""
-    name = split(name).rest
+    name = _without_prefixes(name)
     prefix, _, rest = name.partition("/")
-    return split(rest).rest if prefix in _STEPPING and rest else name
+    return _without_prefixes(rest) if prefix in _STEPPING and rest else name
 
 
 def without_arguments(name: str) -> str:
@@ -243,9 +253,7 @@ def codes_of(name: str) -> list[str]:
 
 def code_of(name: str) -> str | None:
     """The file or module whose foreign code making the environment runs; None if there is none."""
-    code = without_arguments(name).rpartition(":")[0]
-    while split(code).rest != code:
-        code = split(code).rest
+    code = _without_prefixes(without_arguments(name).rpartition(":")[0])
     if code.endswith(".py"):
         return code
     code = code.removeprefix("async/")
@@ -285,6 +293,12 @@ def _without_arguments(name: str) -> ValueError:
         f"'{name}' takes no arguments: only environments of Gymnasium and gymnax do: "
         "'Hopper-v5?{...}'."
     )
+
+
+def _without_prefixes(name: str) -> str:
+    while split(name).rest != name:
+        name = split(name).rest
+    return name
 
 
 def _is_file(name: str) -> bool:

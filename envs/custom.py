@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import sys
 import traceback
 from collections.abc import Mapping
@@ -16,7 +14,8 @@ import numpy as np
 
 from rljax.agent import MASK, EnvSpec, Part
 from rljax.envs import objects, signals
-from rljax.envs.environment import Environment, EnvironmentFailed, syntax
+from rljax.envs.environment import Environment, EnvironmentFailed
+from rljax.system import user_files
 
 
 def make(name: str) -> Environment:
@@ -61,9 +60,9 @@ def load(name: str) -> Any:
             f"no file '{path}' for the environment '{name}'. What goes in it: docs/environments.md"
         )
     try:
-        module = _module(path.resolve(), path.stat().st_mtime_ns)
+        module = user_files.imported(path)
     except SyntaxError as error:
-        raise ValueError(f"'{name}' cannot be imported: {syntax(error)}") from error
+        raise ValueError(f"'{name}' cannot be imported: {user_files.syntax(error)}") from error
     except (Exception, SystemExit) as error:
         raise _failed(name, "when its file was imported", error) from error
     if not hasattr(module, class_name):
@@ -71,19 +70,6 @@ def load(name: str) -> Any:
             f"'{path}' has no class '{class_name}'. Name the environment's class: {path}:Name"
         )
     return getattr(module, class_name)
-
-
-# A second import would make new classes, which saved environments do not belong to.
-@functools.lru_cache(maxsize=8)
-def _module(path: Path, changed: int) -> Any:
-    del changed
-    spec = importlib.util.spec_from_file_location(f"rljax_user_environment_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"'{path}' cannot be read as Python.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # for dataclasses
-    spec.loader.exec_module(module)
-    return module
 
 
 def _failed(name: str, place: str, error: BaseException) -> EnvironmentFailed:

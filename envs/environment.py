@@ -94,13 +94,6 @@ class EnvironmentFailed(ValueError):
         return EnvironmentFailed(f"{self} {advice}", self.trace)
 
 
-def syntax(error: SyntaxError) -> str:
-    """The error with its file, line number and line."""
-    where = "" if error.lineno is None else f" in line {error.lineno} of '{error.filename}'"
-    line = (error.text or "").strip()
-    return f"{type(error).__name__}{where}: {error.msg}." + (f"\n  {line}" if line else "")
-
-
 @contextlib.contextmanager
 def foreign(name: str) -> Iterator[None]:
     """A context for the code of another package, behind the environment or family `name`, that

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import importlib.util
@@ -21,7 +22,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from rljax import envs
 from rljax.envs import custom, objects, partial, signals
-from rljax.envs.environment import EnvironmentFailed, parsed, silent_mujoco, syntax, unknown
+from rljax.envs.environment import EnvironmentFailed, parsed, silent_mujoco, unknown
 from rljax.envs.goals import with_goals
 from rljax.envs.host import ogbench, rendering
 from rljax.envs.host.checks import Checked, failure
@@ -29,6 +30,8 @@ from rljax.envs.host.hosted import Hosted
 from rljax.envs.host.robots import varied, velocity
 from rljax.envs.host.serial import Serial
 from rljax.envs.host.spaces import Spaces
+from rljax.envs.stacked import FrameStack, number_of
+from rljax.system import user_files
 
 _MUJOCO = "gymnasium.envs.mujoco."
 
@@ -54,14 +57,24 @@ def make_hosted(name: str, num_envs: int, *, goals: bool = False, **make_kwargs:
     if make_kwargs.get("render_mode") == "rgb_array":
         rendering.choose_renderer()
     if name.startswith("async/") and not goals:
-        return Hosted(_asynchronous(name.removeprefix("async/"), num_envs, make_kwargs), name)
+        bare = name.removeprefix("async/")
+        return _with_stack(Hosted(_asynchronous(bare, num_envs, make_kwargs), name), bare)
     if objects.is_object(name) and objects.known(name).kind == "vector":
         return Hosted(objects.known(name).source, name, lent=True)
     if not goals and envs.split(name).rest == name and _is_vector_only(name):
         make_vec = functools.partial(gymnasium.make_vec, num_envs=num_envs)
         return Hosted(_registered(make_vec, name, make_kwargs), name)
     environments = _make_all(name, num_envs, make_kwargs)
-    return Hosted(Serial(with_goals(environments, name) if goals else environments, name), name)
+    environments = with_goals(environments, name) if goals else environments
+    return _with_stack(Hosted(Serial(environments, name), name), name)
+
+
+def _with_stack(hosted: Hosted, name: str) -> Hosted:
+    """The same, whose `spec` says how many frames are in a picture: replays store each once."""
+    prefix, is_picture = envs.split(name).stacked, len(hosted.spec.observation_shape) == 3
+    if prefix and is_picture:
+        hosted.spec = dataclasses.replace(hosted.spec, stack=number_of(prefix))
+    return hosted
 
 
 def make_one(name: str, **make_kwargs: Any) -> gymnasium.Env:
@@ -128,21 +141,25 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
     if parts.signals:
         name = name.removeprefix(parts.signals)
         return WithSignals(_make(name, make_kwargs), parts.signal_names, name)
+    if parts.stacked:
+        made = _make(name.removeprefix(parts.stacked), make_kwargs)
+        return FrameStack(made, number_of(parts.stacked))
     if parts.hidden:
-        return WithoutPart(_make(parts.rest, make_kwargs), parts.hidden, parts.rest)
+        made = _make(name.removeprefix(parts.hidden), make_kwargs)
+        return WithoutPart(made, parts.hidden, parts.rest)
     if parts.wrapped:
         made = _make(parts.rest, make_kwargs)
         for wrapper in reversed(parts.wrappers):
             made = _wrapped(made, wrapper)
         return made
     bare, arguments = parsed(name)
-    if objects.is_object(bare) or bare.rpartition(":")[0].endswith(".py"):
-        return _made_of_class(bare, make_kwargs | arguments)
     if _is_vector_only(name):
         raise ValueError(
-            f"'{name}' is registered as a vector environment alone: remove 'async/', 'goals/', "
-            "'signals-.../' and 'without-.../' from its name."
+            f"'{name}' is a vector environment alone: remove 'async/', 'goals/', 'signals-.../', "
+            "'stacked-N/' and 'without-.../' from its name."
         )
+    if objects.is_object(bare) or bare.rpartition(":")[0].endswith(".py"):
+        return _made_of_class(bare, make_kwargs | arguments)
     return _registered(gymnasium.make, name, make_kwargs)
 
 
@@ -159,7 +176,9 @@ def _wrapped(env: Any, wrapper: str) -> Any:
 
 def _is_vector_only(name: str) -> bool:
     bare = parsed(name)[0]
-    if objects.is_object(bare) or bare.rpartition(":")[0].endswith(".py"):
+    if objects.is_object(bare):
+        return objects.known(bare).kind == "vector"
+    if bare.rpartition(":")[0].endswith(".py"):
         return False
     spec = gymnasium.registry.get(_imported(name))
     return spec is not None and spec.entry_point is None and spec.vector_entry_point is not None
@@ -186,7 +205,9 @@ def _imported(name: str) -> str:
                 "PYTHONPATH=. rljax ..."
             ) from error
         except SyntaxError as error:
-            message = f"'{name}': the module '{module}' cannot be imported: {syntax(error)}"
+            message = (
+                f"'{name}': the module '{module}' cannot be imported: {user_files.syntax(error)}"
+            )
             raise ValueError(message) from error
         except (Exception, SystemExit) as error:
             who = f"the module '{module}' of '{name}'"

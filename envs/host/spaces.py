@@ -202,7 +202,7 @@ def _named(
         return {}
     names: dict[Path, tuple[str, Channels | None]] = {}
     for path, leaf in walk(space):
-        channels = None if is_text(leaf) else _place_of_channels(leaf)
+        channels = None if is_text(leaf) else place_of_channels(leaf)
         is_mask = path == (MASK,) and isinstance(leaf, (spaces.Box, spaces.MultiBinary))
         if is_mask and 0 < num_actions == math.prod(leaf.shape):
             names[path] = (MASK, None)
@@ -284,7 +284,7 @@ def _agents_view(
         )
     if isinstance(space, spaces.Box) and len(space.shape) == 1:
         return space.shape, "last", None
-    channels = _place_of_channels(space)
+    channels = place_of_channels(space)
     if channels is None:
         kind = f"a {type(space).__name__}"
         kind += f" of shape {space.shape}" if isinstance(space, spaces.Box) else ""
@@ -308,7 +308,7 @@ def _agents_view(
     return space.shape, "last", note  # type: ignore[return-value]
 
 
-def _place_of_channels(space: spaces.Space) -> Channels | None:
+def place_of_channels(space: spaces.Space) -> Channels | None:
     """The place of the channels of pictures: an axis much shorter than height and width; else None.
 
     A Box of uint8 with three axes is always a picture.

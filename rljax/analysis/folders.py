@@ -184,19 +184,22 @@ def _changed(folder: Path) -> list[str]:
         notes = checkpoints.notes(saved / f"{steps[-1]:012d}") if steps else {}
         return [
             *records.differences(folder, notes.get("records", {})),
-            *_changed_settings(records.read_config(folder)["config"], notes),
+            *_changed_settings(records.read_config(folder), notes),
         ]
     except (checkpoints.CheckpointError, AttributeError, TypeError, ValueError, OSError, KeyError):
         return []  # a damaged checkpoint says nothing
 
 
-def _changed_settings(config: Mapping[str, Any], notes: Mapping[str, Any]) -> list[str]:
-    """The agent's settings that are not those of a checkpoint's `notes`."""
+def _changed_settings(described: Mapping[str, Any], notes: Mapping[str, Any]) -> list[str]:
+    """The settings in a run's config.json that are not those of a checkpoint's `notes`."""
     saved = {**notes.get("structure", {}), **notes.get("protocol", {})}
+    settings = {f"config.{name}": value for name, value in described["config"].items()}
+    settings |= {name: described[name] for name in saved if name in described}
     return [
-        f"config.json says {name} = {config[name]}, the checkpoint was made with {value}"
-        for name, value in ((key.removeprefix("config."), saved[key]) for key in saved)
-        if f"config.{name}" in saved and config.get(name, value) != value
+        f"config.json says {name.removeprefix('config.')} = {settings.get(name)}, the checkpoint "
+        f"was made with {value}"
+        for name, value in saved.items()
+        if (name in settings or name.startswith("config.")) and settings.get(name) != value
     ]
 
 

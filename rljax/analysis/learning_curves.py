@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rljax.analysis import figures, folders, formatting, labels
+from rljax.analysis.report import searches
 from rljax.learning import registry
 from rljax.runs import records
 from rljax.runs.statistics import estimators, summaries
@@ -45,6 +46,7 @@ def plot(
     The file is .png, .svg or .pdf, by default curve.png in the first run's folder. A curve is the
     mean over learners with the same agent, settings and task, its band the mean's 95 % bootstrap
     interval. Fewer than five learners have no band; that of a single learner is over its episodes.
+    Of a sweep: see `searches.plot`.
 
     Raises `ValueError` for no paths, a path that is no evaluated run, an unknown suffix, both a
     signal and a metric, or a missing one.
@@ -54,6 +56,14 @@ def plot(
             "there is no run to plot. Name the folder of one or more: rljax plot "
             "runs/sac/Hopper-v5/*"
         )
+    sweep = next((Path(path) for path in paths if searches.is_sweep(path)), None)
+    if sweep is not None:
+        if len(paths) > 1 or signal is not None or metric is not None:
+            raise ValueError(
+                f"'{sweep}' is a sweep, whose search is drawn alone: rljax plot {sweep}. Its runs, "
+                f"which rljax watch {sweep} lists, are drawn like others."
+            )
+        return searches.plot(sweep, output)
     if signal is not None and metric is not None:
         raise ValueError("--signal is of evaluations, --metric of training: give one of them.")
     drawn = signal or metric

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from rljax.analysis import formatting, labels
+from rljax.analysis.report import searches
 from rljax.analysis.tail import Tail
 from rljax.learning import registry
 from rljax.runs import records
@@ -54,6 +55,7 @@ def follow(
 
     stream = output or sys.stdout
     console = Console(file=stream, width=None if stream.isatty() else DEFAULT_WIDTH)
+    sweeps = [Path(path) for path in paths if searches.is_sweep(path)]
     runs: dict[Path, WatchedRun] = {}
     _update(paths, runs)
     if not runs:
@@ -62,14 +64,14 @@ def follow(
             "--env Hopper-v5"
         )
     if once or not stream.isatty():
-        console.print(_table(runs, console.width))
+        console.print(_table(runs, sweeps, console.width))
         return
     try:
-        with Live(_table(runs, console.width), console=console, auto_refresh=False) as live:
+        with Live(_table(runs, sweeps, console.width), console=console, auto_refresh=False) as live:
             while any(run.state != "complete" for run in runs.values()):
                 time.sleep(every)
                 _update(paths, runs)
-                live.update(_table(runs, console.width), refresh=True)
+                live.update(_table(runs, sweeps, console.width), refresh=True)
     except KeyboardInterrupt:  # the runs go on
         return
 
@@ -192,8 +194,11 @@ def _update(paths: Sequence[Path], runs: dict[Path, WatchedRun]) -> None:
         run.look(now)
 
 
-def _table(runs: dict[Path, WatchedRun], width: int) -> Any:
-    """A table, running runs first, with the columns that fit into `width`."""
+def _table(runs: dict[Path, WatchedRun], sweeps: Sequence[Path], width: int) -> Any:
+    """A table, running runs first, with the columns that fit into `width`, and below it a line for
+    each sweep.
+    """
+    from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
@@ -211,7 +216,14 @@ def _table(runs: dict[Path, WatchedRun], width: int) -> Any:
             "state": Text(row["state"], style=COLOURS.get(run.state, "")),
         }
         table.add_row(*(special.get(name) or Text(row[name]) for name in columns))
-    return table
+    return Group(table, *(Text(f"{printable(x)}: {_search(x)}") for x in sweeps))
+
+
+def _search(sweep: Path) -> str:
+    try:
+        return printable(searches.text(searches.read(sweep)))
+    except ValueError:  # its file is being written
+        return "unreadable"
 
 
 def _fit(rows: Sequence[dict[str, str]], width: int) -> tuple[list[str], int]:

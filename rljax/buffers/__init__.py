@@ -29,7 +29,6 @@ from rljax.buffers.prioritised import (
     weighted,
 )
 from rljax.buffers.replay import Draw, Replay, ReplaySettings, Uniform
-from rljax.buffers.reward_scales import RewardScale
 from rljax.buffers.rollout import (
     Rollout,
     beside,
@@ -40,6 +39,7 @@ from rljax.buffers.rollout import (
 )
 from rljax.buffers.rows import random_rows, rows_of
 from rljax.buffers.sequences import Sequences, n_step_returns
+from rljax.buffers.storage.reward_scales import RewardScale
 from rljax.buffers.stream import Stream, StreamSettings
 
 __all__ = [

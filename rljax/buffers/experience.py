@@ -48,11 +48,8 @@ def declaration(cls: type[T]) -> type[T]:
     """Make a class a frozen dataclass, and a pytree of its floats and declarations."""
     frozen: Any = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
     names = [field.name for field in dataclasses.fields(frozen)]
-    children = [
-        name
-        for name in names
-        if name in (*float_fields(frozen), "draw", "columns", "online", "rewards")
-    ]
+    traced = (*float_fields(frozen), "draw", "columns", "online", "rewards")
+    children = [name for name in names if name in traced]
     static = [name for name in names if name not in children]
     return jax.tree_util.register_dataclass(frozen, data_fields=children, meta_fields=static)
 

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from rljax.agent import Array, Step, Transition, config
 from rljax.buffers.augmentation import has_pictures, shifted
 from rljax.buffers.experience import Experience, Supply, declaration
-from rljax.buffers.reward_scales import RewardScale, SeenReturns
 from rljax.buffers.rows import RingRows, repeated_rows
+from rljax.buffers.storage.reward_scales import RewardScale, SeenReturns
 from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.system.hardware import nbytes
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 
 from rljax.cli import options as shared
+from rljax.cli import parsing
 
 WIDTH = 96  # of lines with many names
 
@@ -33,7 +34,7 @@ class New:
 
 def list_names(arguments: list[str]) -> None:
     """rljax list"""
-    options = shared.parse(List, arguments, "list")
+    options = parsing.parse(List, arguments, "list")
     from rljax import envs
     from rljax.learning import registry
 
@@ -65,7 +66,7 @@ def list_names(arguments: list[str]) -> None:
 
 def new(arguments: list[str]) -> None:
     """rljax new"""
-    options = shared.parse(New, arguments, "new")
+    options = parsing.parse(New, arguments, "new")
     from rljax.cli import scaffold
 
     if options.file.suffix != ".py":

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from rljax.cli import options as shared
+from rljax.cli import parsing
 
 
 @dataclasses.dataclass
@@ -67,7 +68,7 @@ class Watch(Paths):
 
 def plot(arguments: list[str]) -> None:
     """rljax plot"""
-    options = shared.parse(Plot, arguments, "plot")
+    options = parsing.parse(Plot, arguments, "plot")
     from rljax.analysis import learning_curves
 
     drawn = {"signal": options.signal, "metric": options.metric}
@@ -76,7 +77,7 @@ def plot(arguments: list[str]) -> None:
 
 def report(arguments: list[str]) -> None:
     """rljax report"""
-    options = shared.parse(ReportOptions, arguments, "report")
+    options = parsing.parse(ReportOptions, arguments, "report")
     from rljax.analysis import report
 
     print(report.write(options.paths, options.output, options.at))
@@ -84,7 +85,7 @@ def report(arguments: list[str]) -> None:
 
 def diagnose(arguments: list[str]) -> None:
     """rljax diagnose"""
-    options = shared.parse(Diagnose, arguments, "diagnose")
+    options = parsing.parse(Diagnose, arguments, "diagnose")
     from rljax.analysis import diagnosis
 
     print(diagnosis.text(options.run))
@@ -92,7 +93,7 @@ def diagnose(arguments: list[str]) -> None:
 
 def select(arguments: list[str]) -> None:
     """rljax select"""
-    options = shared.parse(Select, arguments, "select")
+    options = parsing.parse(Select, arguments, "select")
     from rljax.analysis import selection
 
     names = ("validation", "discount", "trust")
@@ -102,7 +103,7 @@ def select(arguments: list[str]) -> None:
 
 def watch(arguments: list[str]) -> None:
     """rljax watch"""
-    options = shared.parse(Watch, arguments, "watch")
+    options = parsing.parse(Watch, arguments, "watch")
     from rljax.analysis import watch
 
     watch.follow(options.paths, once=options.once, every=options.every)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import tyro
 
 from rljax.cli import options as shared
-from rljax.cli import recording
+from rljax.cli import parsing, recording
 from rljax.trust import printable, show
 
 USAGE = """\
@@ -162,11 +162,11 @@ def _bound(words: str) -> list[float] | float:
 def _parse_with_bounds(options: Any, arguments: list[str], command: str) -> Any:
     """The options of a command. A list such as -1,-2 is no option."""
     spaced = [re.sub(r"^(?=-[0-9.][0-9.,eE+-]*$)", " ", word) for word in arguments]
-    return shared.parse(options, spaced, command)
+    return parsing.parse(options, spaced, command)
 
 
 def _list(arguments: list[str]) -> None:
-    family = shared.parse(Names, arguments, "data list").family
+    family = parsing.parse(Names, arguments, "data list").family
     from rljax import datasets
 
     known = datasets.names()
@@ -229,7 +229,7 @@ def _convert(arguments: list[str]) -> None:
     options = _parse_with_bounds(Convert, arguments, "data convert")
     into_minari = options.output.startswith("minari/")
     if not into_minari:
-        shared.require_new(Path(options.output))
+        parsing.require_new(Path(options.output))
     from rljax import datasets
 
     dataset = _load(options) if options.env is None else _of_environment(options)
@@ -286,12 +286,12 @@ def _actions_of(name: str) -> tuple[Any, Any]:
 
 
 def _join(arguments: list[str]) -> None:
-    options = shared.parse(Join, arguments, "data join")
+    options = parsing.parse(Join, arguments, "data join")
     from rljax import datasets
 
     if not options.data:
         raise ValueError("nothing to join: rljax data join FILE DATA DATA ...")
-    shared.require_new(options.output)
+    parsing.require_new(options.output)
     parts = [datasets.load(name) for name in options.data]
     joined = datasets.join(parts, str(options.output), options.mark_parts)
     print(f"{datasets.write(joined, options.output)}: {joined.num:,} transitions")
@@ -299,7 +299,7 @@ def _join(arguments: list[str]) -> None:
 
 def _corrupt(arguments: list[str]) -> None:
     options = _parse_with_bounds(Corrupt, arguments, "data corrupt")
-    shared.require_new(options.output)
+    parsing.require_new(options.output)
     from rljax import datasets
     from rljax.datasets.tools import corruption
     from rljax.runs.policies.attackers import load_attacker
@@ -314,8 +314,8 @@ def _corrupt(arguments: list[str]) -> None:
 
 
 def _correct(arguments: list[str]) -> None:
-    options = shared.parse(Correct, arguments, "data correct")
-    shared.require_new(options.output)
+    options = parsing.parse(Correct, arguments, "data correct")
+    parsing.require_new(options.output)
     if options.updates < 1 or min(options.hidden, default=1) < 1:
         raise ValueError(
             f"--updates is {options.updates} and --hidden {options.hidden}, all must be at least 1."

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from rljax.cli import options as shared
+from rljax.cli import parsing
 from rljax.system.packages import DISTRIBUTION, install_command
 
 RENDERERS = ("egl", "osmesa", "glfw")  # values of MUJOCO_GL
@@ -56,7 +56,7 @@ class Doctor:
 
 def doctor(arguments: list[str]) -> None:
     """rljax doctor"""
-    shared.parse(Doctor, arguments, "doctor")
+    parsing.parse(Doctor, arguments, "doctor")
     from rljax.trust import printable
 
     states = []

@@ -6,7 +6,7 @@ import dataclasses
 
 import tyro
 
-from rljax.cli import options as shared
+from rljax.cli import parsing
 
 
 @dataclasses.dataclass
@@ -18,6 +18,7 @@ class EnvCheck:
     env: tyro.conf.Positional[str]  # such as Hopper-v5, ./mine.py:Room, my_module:Room-v0
     # FILE:CLASS of a wrapper of Gymnasium around it; repeated, the first is innermost
     wrap: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    frame_stack: int = 1  # newest observations at once
     steps: int = 2_000  # of random actions
     seed: int = 0  # of the environment and the actions
 
@@ -29,12 +30,12 @@ def main(arguments: list[str]) -> None:
         return
     if arguments[:1] != ["check"]:
         raise ValueError("give the command: rljax env check ENV")
-    options = shared.parse(EnvCheck, arguments[1:], "env check")
+    options = parsing.parse(EnvCheck, arguments[1:], "env check")
     from rljax import envs
     from rljax.runs.interface.environment_check import check_env
     from rljax.trust import show
 
-    name = envs.with_wrappers(options.env, options.wrap) if options.wrap else options.env
+    name = envs.with_wrappers(options.env, options.wrap, options.frame_stack)
     report = check_env(name, options.steps, options.seed)
     show(str(report))
     if any(finding.severity == "error" for finding in report.findings):

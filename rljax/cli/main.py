@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import gc
+import importlib
 import os
 import re
 import sys
@@ -53,6 +54,27 @@ this machine
 of an agent.
 """
 
+# Functions in modules of this package: a command imports only its own.
+COMMANDS = {
+    "train": "training.train",
+    "sweep": "training.sweep",
+    "resume": "training.resume",
+    "extract": "training.extract",
+    "eval": "policies.evaluate_run",
+    "play": "policies.play",
+    "export": "policies.export",
+    "pack": "policies.pack",
+    "plot": "analysis.plot",
+    "report": "analysis.report",
+    "diagnose": "analysis.diagnose",
+    "select": "analysis.select",
+    "watch": "analysis.watch",
+    "env": "environments.main",
+    "data": "data.main",
+    "list": "agents.list_names",
+    "new": "agents.new",
+    "doctor": "doctor.doctor",
+}
 LONGEST = 500  # characters of a word in a message, such as a path
 EXIT_USER, EXIT_RUN, EXIT_INTERRUPT = 2, 1, 130
 # Imports and tracing make many lasting objects: collecting garbage would take a fifth of the start.
@@ -72,9 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         print(f"rljax {__version__}")
         return
-    commands = _commands()
-    if arguments[0] not in commands:
-        near = difflib.get_close_matches(arguments[0], commands, n=1)
+    if arguments[0] not in COMMANDS:
+        near = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
         nearest = f"Nearest: {near[0]!r}. " if near else ""
         _fail(f"no command '{arguments[0]}'. {nearest}All of them: rljax --help")
     if is_program:
@@ -84,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         warnings.showwarning = show_warning
     try:
-        _run(commands[arguments[0]], arguments[1:])
+        _run(_command(arguments[0]), arguments[1:])
     except SystemExit as end:
         _leave_processes(end.code, arguments)
         if end.code == EXIT_INTERRUPT and is_program:
@@ -99,29 +120,9 @@ def train_file(path: str) -> None:
     main(["train", path, *sys.argv[1:]])
 
 
-def _commands() -> dict[str, Callable[[list[str]], None]]:
-    from rljax.cli import agents, analysis, data, doctor, environments, policies, training
-
-    return {
-        "train": training.train,
-        "sweep": training.sweep,
-        "resume": training.resume,
-        "extract": training.extract,
-        "eval": policies.evaluate_run,
-        "play": policies.play,
-        "export": policies.export,
-        "pack": policies.pack,
-        "plot": analysis.plot,
-        "report": analysis.report,
-        "diagnose": analysis.diagnose,
-        "select": analysis.select,
-        "watch": analysis.watch,
-        "env": environments.main,
-        "data": data.main,
-        "list": agents.list_names,
-        "new": agents.new,
-        "doctor": doctor.doctor,
-    }
+def _command(name: str) -> Callable[[list[str]], None]:
+    module, function = COMMANDS[name].split(".")
+    return getattr(importlib.import_module(f"rljax.cli.{module}"), function)
 
 
 def _run(command: Callable[[list[str]], None], arguments: list[str]) -> None:
@@ -164,9 +165,9 @@ def _fail(message: str, code: int = EXIT_USER) -> None:
 
 
 def _leave_processes(code: object, arguments: list[str]) -> None:
-    from rljax.cli import options
+    from rljax.cli import parsing
 
-    if isinstance(code, int) and code and options.value_of(arguments, "--coordinator") is not None:
+    if isinstance(code, int) and code and parsing.value_of(arguments, "--coordinator") is not None:
         from rljax.distributed import processes
 
-        processes.abort(code, last=options.value_of(arguments, "--process-id") in ("0", None))
+        processes.abort(code, last=parsing.value_of(arguments, "--process-id") in ("0", None))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from rljax.cli import options as shared
+from rljax.cli import parsing
 
 
 @dataclasses.dataclass
@@ -68,8 +69,8 @@ class PackOptions(shared.Trust):
 
 def evaluate_run(arguments: list[str]) -> None:
     """rljax eval"""
-    arguments, texts = shared.split_config(arguments)
-    options = shared.parse(Evaluate, arguments, "eval")
+    arguments, texts = parsing.split_config(arguments)
+    options = parsing.parse(Evaluate, arguments, "eval")
     from rljax.runs.policies import evaluate, loading
     from rljax.trust import show
 
@@ -88,7 +89,7 @@ def evaluate_run(arguments: list[str]) -> None:
 
 def play(arguments: list[str]) -> None:
     """rljax play"""
-    options = shared.parse(PlayOptions, arguments, "play")
+    options = parsing.parse(PlayOptions, arguments, "play")
     from rljax.runs.policies import videos
 
     names = ("learner", "best", "seed", "max_steps", "episodes")
@@ -108,7 +109,7 @@ def play(arguments: list[str]) -> None:
 
 def export(arguments: list[str]) -> None:
     """rljax export"""
-    options = shared.parse(ExportOptions, arguments, "export")
+    options = parsing.parse(ExportOptions, arguments, "export")
     from rljax.runs.export import checks, exporting
 
     path, difference = exporting.export(
@@ -126,7 +127,7 @@ def export(arguments: list[str]) -> None:
 
 def pack(arguments: list[str]) -> None:
     """rljax pack"""
-    options = shared.parse(PackOptions, arguments, "pack")
+    options = parsing.parse(PackOptions, arguments, "pack")
     from rljax.runs.export import packing
 
     print(packing.pack(options.folder(options.run), output=options.output))

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import tyro
 
 from rljax.cli import options as shared
+from rljax.cli import parsing
 
 
 @dataclasses.dataclass
@@ -33,7 +34,7 @@ class Record(shared.Trust, shared.LearnerOptions):
 
 def main(arguments: list[str]) -> None:
     """Record a data set. Raises `ValueError` for a user's mistake."""
-    options = shared.parse(Record, arguments, "data record")
+    options = parsing.parse(Record, arguments, "data record")
     if options.source.startswith("ogbench/"):
         _record_ogbench(options)
         return
@@ -41,7 +42,7 @@ def main(arguments: list[str]) -> None:
         raise ValueError(
             f"which file? rljax data record {options.source} FILE, a .npz or .hdf5 file."
         )
-    shared.require_new(options.output)
+    parsing.require_new(options.output)
     from rljax import datasets
     from rljax.runs.policies import collect
 

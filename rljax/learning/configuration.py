@@ -17,6 +17,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from rljax.system.user_files import FileClass, is_class_name
 from rljax.trust import nearest
 
 INT32 = 2**31 - 1  # the largest integer: compiled programs count in int32
@@ -82,7 +83,9 @@ def require_integers(config: Any) -> None:
 
 @functools.cache
 def elsewhere() -> dict[str, dict[str, Any]]:
-    """Names of settings in other libraries: of the same meaning, of a near one, and of a run."""
+    """Names of settings in other libraries: of the same meaning, of a near one, of a run, and with
+    a sentence.
+    """
     return tomllib.loads((Path(__file__).parent / "elsewhere.toml").read_text())
 
 
@@ -112,8 +115,10 @@ def hint(config: Any, name: str) -> str:
 
 
 def run_hint(name: str) -> str:
-    """A sentence that says what another library's setting of a run is called here, or ""."""
-    option = elsewhere()["run"].get(name)
+    """A sentence that says what another library's setting of a run is here, or ""."""
+    option, sentence = elsewhere()["run"].get(name), elsewhere()["said"].get(name)
+    if sentence is not None:
+        return f" {sentence}"
     return f" Here it is --{option.replace('_', '-')}, in Python {option}=." if option else ""
 
 
@@ -193,8 +198,8 @@ def _kinds(hint: Any) -> tuple[Any, ...]:
 def coerce(label: str, value: Any, hint: Any, most: int = INT32) -> Any:
     """`value`, of Python, presets or JSON, as the type `hint` of a field; `label` names it.
 
-    Hints are bool, int, float, str, `Literal`, `Mapping`, tuples of names or integers, tuples of
-    tuples of integers, and unions of these with None.
+    Hints are bool, int, float, str, `FileClass`, `Literal`, `Mapping`, tuples of names or integers,
+    tuples of tuples of integers, and unions of these with None.
 
     Raises `TypeError` for another type, and `ValueError` for an integer beyond `most` or a text
     that is no choice of a `Literal`.
@@ -213,6 +218,8 @@ def coerce(label: str, value: Any, hint: Any, most: int = INT32) -> Any:
             return float(native_value)
         if kind is str and isinstance(value, str | os.PathLike):
             return text(label, value)
+        if kind is FileClass and is_class_name(value):
+            return FileClass(value)
         if origin is typing.Literal and value in arguments:
             return value
         if origin is tuple and isinstance(native_value, list | tuple):
@@ -260,6 +267,7 @@ _WORDS = {
     float: "a number",
     bool: "True or False",
     str: "text",
+    FileClass: "a class of your own, FILE.py:CLASS",
     type(None): "None",
 }
 

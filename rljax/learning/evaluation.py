@@ -91,6 +91,20 @@ def uniform(spec: EnvSpec) -> Callable[[Any, Any, Any], Array]:
     return jax.vmap(draw, in_axes=(0, 0, None))
 
 
+def uniform_on_host(
+    generator: np.random.Generator, spec: EnvSpec, number: int, mask: Any = None
+) -> np.ndarray:
+    """Uniform actions [N, ...] that `mask` [N, A] allows, without a compiled program."""
+    choices = spec.choices or ((spec.action_size,) if spec.discrete else ())
+    scores = generator.random((number, sum(choices)))
+    scores = scores if mask is None else np.where(mask, scores, -1.0)
+    action = [generator.uniform(-1.0, 1.0, (number, spec.numbers))]
+    for each in np.split(scores, np.cumsum(choices, dtype=int), axis=1)[:-1]:
+        action.append(each.argmax(axis=1, keepdims=True))
+    actions = np.concatenate(action, axis=1)
+    return actions.reshape(number, *spec.action_shape).astype(spec.action_dtype)
+
+
 def policy(agent: Agent) -> Callable[[Any, Any, Any, Any, Any, Any], tuple[Array, Any]]:
     """The policy of P learners without exploration.
 
@@ -175,18 +189,6 @@ class PolicyProgram:
         return policy(self.agent.module)(*arguments)
 
 
-@dataclasses.dataclass(frozen=True)
-class UniformProgram:
-    """The compiled policy of uniform actions."""
-
-    spec: EnvSpec
-
-    @compiled()
-    def act(self, *arguments: Any) -> Array:
-        """See `uniform`."""
-        return uniform(self.spec)(*arguments)
-
-
 class HostedEvaluator:
     """Plays N episodes of each of P learners in environments on the host."""
 
@@ -208,7 +210,7 @@ class HostedEvaluator:
         rows = (self.num_learners, number // self.num_learners)
         keys = _keys(seeds, self.num_learners)
         decide = shared(self.policy, (state, config)).act
-        draw = shared(UniformProgram(self.spec), None).act
+        generators = [np.random.default_rng(seed) for seed in seeds[:: rows[1]]]
         memory = first_memory(self.policy.agent.module, self.spec, config, *rows)
         observation = self.hosted.reset(seeds)
         done = np.zeros(number, np.bool_)
@@ -221,10 +223,10 @@ class HostedEvaluator:
                 break
             observations, now = per_learner(observation, rows), np.int32(time)
             if random:
-                action = draw(observations, keys, now)
+                actions = self._uniform(generators, observations)
             else:
                 action, memory = decide(state, observations, keys, now, config, memory)
-            actions = flat(np.asarray(action))
+                actions = flat(np.asarray(action))
             step = self.hosted.step(actions)
             largest = np.maximum(largest, np.where(done, 0.0, np.abs(step.reward)))
             if self.spec.numbers:
@@ -240,6 +242,17 @@ class HostedEvaluator:
         shares = at_bounds if self.spec.numbers else None
         columns = (returns, lengths, ~done, known, sums, largest, shares)
         return Episodes(*jax.tree.map(lambda x: x.reshape(rows), columns))
+
+    def _uniform(self, generators: Sequence[np.random.Generator], observations: Any) -> np.ndarray:
+        """Actions [P x N, ...] for observations [P, N, O...] by one generator for each learner."""
+        masks = mask_of(observations)
+        number = self.hosted.num_envs // self.num_learners
+        return np.concatenate(
+            [
+                uniform_on_host(x, self.spec, number, None if masks is None else masks[learner])
+                for learner, x in enumerate(generators)
+            ]
+        )
 
     def close(self) -> None:
         """Close the simulators."""

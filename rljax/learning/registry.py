@@ -8,7 +8,6 @@ import importlib.util
 import re
 import sys
 import tomllib
-import traceback
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 from rljax import agents, envs
 from rljax.learning.configuration import replace
+from rljax.system import user_files
 from rljax.trust import nearest
 
 AGENTS = Path(agents.__file__).parent
@@ -137,7 +137,7 @@ def _load_file(path: Path) -> types.ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[spec.name]
-        raise ValueError(f"'{path}' cannot be imported: {_cause(error, path)}") from error
+        raise ValueError(f"'{path}' cannot be imported: {user_files.cause(error, path)}") from error
     from rljax.agent import PARTS
 
     missing = [part for part in PARTS if not hasattr(module, part)]
@@ -149,19 +149,6 @@ def _load_file(path: Path) -> types.ModuleType:
             "described in rljax/agent.py; a file to start from: rljax new mine.py --from sac"
         )
     return module
-
-
-def _cause(error: BaseException, path: Path) -> str:
-    """The error of importing the file at `path`, with its line there."""
-    if isinstance(error, SyntaxError):
-        from rljax.envs.environment import syntax
-
-        return syntax(error)
-    kind = type(error).__name__
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
-    where = f" in line {lines[-1]}" if lines else ""
-    return f"{kind}{where}: {str(error).strip() or kind}."
 
 
 def presets(agent: str, variant: str | None = None) -> dict[str, dict[str, Any]]:

@@ -39,6 +39,7 @@ from rljax.networks.layers import (
     patches,
 )
 from rljax.networks.optimisation.optimisers import (
+    WithCritics,
     WithOptimiser,
     WithSchedule,
     optimiser,
@@ -68,6 +69,7 @@ __all__ = [
     "Norm",
     "Precision",
     "Trained",
+    "WithCritics",
     "WithOptimiser",
     "WithSchedule",
     "centred",

@@ -15,6 +15,8 @@ The convolutions, by `EncoderSettings.encoder`:
     efficient  32 5x5 stride 5, 64 5x5 stride 5, a dense layer of 256                            [5]
     auto       nature from 36 pixels on, small below
 
+A user's own encoder stands before vectors too: `rljax.networks.user_modules`.
+
 [1] Mnih et al., DQN, Nature 518, 2015
 [2] Espeholt et al., IMPALA, arXiv:1802.01561, figure 3, the large architecture
 [3] Young and Tian, MinAtar, arXiv:1903.03176
@@ -40,10 +42,13 @@ from rljax.networks import (
     Initialisation,
     Norm,
     initialisers,
+    user_modules,
 )
 from rljax.networks.layers import Module, activated
+from rljax.networks.user_modules import UserEncoder
+from rljax.system.user_files import FileClass, is_class_name
 
-Kind = Literal["auto", "nature", "impala", "small", "efficient"]
+Kind = Literal["auto", "nature", "impala", "small", "efficient"] | FileClass
 LAYERS = {  # channels, width and stride of each convolution
     "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
     "small": ((16, 3, 1),),
@@ -72,12 +77,14 @@ class EncoderSettings(NamedTuple):
 
 def encoded(spec: EnvSpec, settings: EncoderSettings, body: nn.Module) -> nn.Module:
     """`body`, behind an encoder of its first input where it needs one."""
-    return body if spec.is_vector else Encoded(encoder(spec, settings), body)
+    first = encoder_or_none(spec, settings)
+    return body if first is None else Encoded(first, body)
 
 
-def encoder_or_none(spec: EnvSpec, settings: EncoderSettings) -> Encoder | None:
-    """The same; None where observations are vectors."""
-    return None if spec.is_vector else encoder(spec, settings)
+def encoder_or_none(spec: EnvSpec, settings: EncoderSettings) -> nn.Module | None:
+    """The same; None where observations are vectors and the encoder is not a user's."""
+    is_needed = not spec.is_vector or is_class_name(settings.encoder)
+    return encoder(spec, settings) if is_needed else None
 
 
 def create(
@@ -87,14 +94,19 @@ def create(
     return networks.create(encoded(spec, settings, body), key, spec.example(), *inputs)
 
 
-def encoder(spec: EnvSpec, settings: EncoderSettings) -> Encoder:
+def encoder(spec: EnvSpec, settings: EncoderSettings) -> nn.Module:
     """The encoder of an environment's observations."""
+    if is_class_name(settings.encoder):
+        return UserEncoder(spec, user_modules.made(settings.encoder, "encoder"))
     check(spec, settings)
     return Encoder(spec, settings)
 
 
 def check(spec: EnvSpec, settings: EncoderSettings) -> None:
-    """Raise `ValueError` where the convolutions do not fit the pictures."""
+    """Raise `ValueError` where the convolutions, or a user's module, do not fit."""
+    if is_class_name(settings.encoder):
+        user_modules.check(settings.encoder, "encoder", user_modules.example(spec))
+        return
     for part in jax.tree.leaves(spec.observation):
         if len(part.shape) != 3:
             continue

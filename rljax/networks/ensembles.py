@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from rljax.agent import Array, EnvSpec, Number, Transition
-from rljax.networks import bins, heads
+from rljax.networks import heads
 from rljax.networks.layers import Encoded, Ensemble, Network, create
 from rljax.networks.optimisation.trained import Trained, parameters_of
 
@@ -110,8 +110,8 @@ def fit_bins(critic: T, data: Transition, discount: Number, scale: Number = 1.0)
     if not isinstance(body, BinnedEnsemble):
         return critic
     network: Any = critic
-    returns = bins.range_of_returns(data, discount, scale)
-    known, fitted = network.options["bounds"], bins.bounds_of_bins(returns, body.features)
+    returns = heads.range_of_returns(data, discount, scale)
+    known, fitted = network.options["bounds"], heads.bounds_of_bins(returns, body.features)
     return network.replace(options={"bounds": jnp.where(jnp.isnan(known), fitted, known)})
 
 

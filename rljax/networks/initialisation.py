@@ -19,6 +19,7 @@ Initialisation = Literal[
     "orthogonal_small",
     "orthogonal_relu",
     "lecun_uniform",
+    "lecun_normal",
     "glorot_uniform",
     "edac",
     "sparse",
@@ -37,6 +38,7 @@ def initialisers(
     - orthogonal_small: gain 0.01 in the last layer (Cal-QL, the critics of CORL's CQL);
     - orthogonal_relu: gain sqrt 2 in the last layer too (WSRL, CORL's Cal-QL);
     - lecun_uniform: U(+-sqrt(3/fan_in)), biases zero (Brax);
+    - lecun_normal: N(0, 1/fan_in) cut at 2 std, biases zero (Flax's default);
     - glorot_uniform: U(+-sqrt(6/(fan_in + fan_out))), biases zero (the original SAC);
     - edac: kernels U(+-1/sqrt(fan_out)) and biases 0.1, U(+-3e-3) for both in the last layer
       (CORL's SAC-N and EDAC, RIQL);
@@ -66,6 +68,8 @@ def initialisers(
             return functools.partial(_orthogonal, scale), zeros
         case "lecun_uniform":
             return nn.initializers.lecun_uniform(), zeros
+        case "lecun_normal":
+            return nn.initializers.lecun_normal(), zeros
         case "glorot_uniform":
             return nn.initializers.glorot_uniform(), zeros
 

@@ -30,12 +30,23 @@ from flax import linen as nn
 
 from rljax import agent, networks
 from rljax.agent import Acting, Array, EnvSpec, config, same_fields
-from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, encoders, joined
+from rljax.networks import (
+    ACTIVATIONS,
+    Activation,
+    Dense,
+    Initialisation,
+    encoders,
+    joined,
+    user_modules,
+)
 from rljax.networks.layers import LayerNorm, Module, copies
 from rljax.networks.recurrent import memory_layers
 from rljax.networks.recurrent.thinking import DRC, Recall, Span, ThinkingIRU
+from rljax.networks.user_modules import UserTorso
+from rljax.system.user_files import FileClass, is_class_name
 
-Kind = Literal["mlp", "resnet", "iru", "recall", "drc"]
+Kind = Literal["mlp", "resnet", "iru", "recall", "drc"] | FileClass
+OfVectors = Literal["mlp", "resnet", "iru", "recall"] | FileClass
 THINKING = ("iru", "recall", "drc")  # torsos that use `compute`
 MOST_STEPS = 100_000
 
@@ -126,7 +137,7 @@ def check(spec: EnvSpec, settings: TorsoSettings, *hidden: tuple[int, ...]) -> N
                 f"for {kind}."
             )
     for parts in hidden:
-        if kind != "mlp" and not parts:
+        if kind != "mlp" and not parts and not is_class_name(kind):
             raise ValueError(
                 f"--config.torso {kind} needs at least one number for its hidden layers."
             )
@@ -141,6 +152,14 @@ def check(spec: EnvSpec, settings: TorsoSettings, *hidden: tuple[int, ...]) -> N
         if grid is not None:
             raise ValueError(f"--config.grid is for --config.torso drc, not {kind}.")
         encoders.check(spec, encoders.EncoderSettings(settings.encoder))
+        if is_class_name(kind):
+            for parts in hidden:
+                user_modules.check(kind, "torso", _features(spec, settings), parts)
+    elif is_class_name(settings.encoder):
+        raise ValueError(
+            f"--config.torso drc takes the pictures themselves, without --config.encoder "
+            f"{settings.encoder}: leave one of them out."
+        )
     elif spec.parts:
         raise ValueError(
             f"--config.torso drc takes one picture, '{spec.name}' shows {agent.shown(spec)}. Use: "
@@ -156,6 +175,16 @@ def check(spec: EnvSpec, settings: TorsoSettings, *hidden: tuple[int, ...]) -> N
             f"observations of shape {shape} hold no pictures of --config.grid {grid[0]} "
             f"{grid[1]} cells."
         )
+
+
+def _features(spec: EnvSpec, settings: TorsoSettings) -> Any:
+    """The shapes of a torso's inputs."""
+    first = encoders.encoder_or_none(spec, encoders.EncoderSettings(settings.encoder))
+    observations = spec.shaped(user_modules.ROWS)
+    if first is None:
+        return observations
+    key = jax.random.key(0)
+    return jax.eval_shape(lambda x: first.init_with_output(key, x)[0], observations)
 
 
 def check_memory(settings: TorsoSettings) -> None:
@@ -195,6 +224,8 @@ def torso(spec: EnvSpec, settings: TorsoSettings, hidden: tuple[int, ...]) -> nn
 
 
 def _torso(settings: TorsoSettings, hidden: tuple[int, ...]) -> nn.Module:
+    if is_class_name(settings.torso):
+        return UserTorso(user_modules.made(settings.torso, "torso", hidden))
     style = (settings.activation, settings.initialisation)
     match settings.torso:
         case "mlp":

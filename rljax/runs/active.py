@@ -15,14 +15,13 @@ import numpy as np
 
 from rljax.distributed import processes
 from rljax.envs.environment import EnvironmentFailed
-from rljax.learning import population
+from rljax.learning import configuration, population
 from rljax.learning.loop import NoLearnerLeft, Training, checkpoint_state, entries
-from rljax.learning.named_code import named_code
+from rljax.learning.named_code import digests, named_code
 from rljax.learning.plan import Experiment
 from rljax.learning.settings import settings_of
 from rljax.runs import (
     checkpoints,
-    console,
     experiments,
     failures,
     folders,
@@ -32,6 +31,7 @@ from rljax.runs import (
     saving,
     schema,
 )
+from rljax.runs.display import console
 from rljax.runs.events import (
     BeginEvent,
     BestEvent,
@@ -111,9 +111,8 @@ class ActiveRun:
             "format": schema.FORMAT,
             **experiments.described(self.experiment),
             **entries.config(training),
-            "callbacks": callbacks.described(self.callbacks, callbacks.READY),
-            "loggers": callbacks.described(self.loggers, loggers.READY),
-            "seals": seals(named_code(settings)),
+            **self._parts,
+            "seals": seals(named_code(settings, self._config)),
             "command": command,
             **self._conditions(),
         }
@@ -129,9 +128,21 @@ class ActiveRun:
         self._warn()
         training.start()
 
+    @property
+    def _parts(self) -> dict[str, list[dict[str, Any]]]:
+        return {
+            "callbacks": callbacks.described(self.callbacks, callbacks.READY),
+            "loggers": callbacks.described(self.loggers, loggers.READY),
+        }
+
     def _conditions(self) -> dict[str, Any]:
         used = [stage.driver.spread.num_devices for stage in self.training.stages]
-        return {**hardware.provenance(), "devices_used": used}
+        code = digests(self.training.settings, self._config)
+        return {**hardware.provenance(), "devices_used": used, "code": code}
+
+    @property
+    def _config(self) -> Mapping[str, Any]:
+        return configuration.as_json(self.experiment.config)
 
     def _make_folder(self, described: Mapping[str, Any]) -> None:
         self.lock = folders.make_folder(self.folder)
@@ -333,9 +344,10 @@ class ActiveRun:
     def _say_how_to_go_on(self) -> None:
         if self.controls.reason is None or self.training.complete:
             return
+        how = resumption.call(self.folder, self.training.settings, self.view.is_python, self._parts)
         self.view.say(
             f"stopped at {self.training.step} steps ({self.controls.reason}), all saved. To go on: "
-            f"rljax resume {self.folder}"
+            f"{how}"
         )
 
     def close(self) -> None:
@@ -407,7 +419,8 @@ class ActiveRun:
             record = line | {"wall_seconds": self.wall}
             self._unwritten.append(functools.partial(self.recorder.evaluation, record))
         random = training.random_return if is_first else None
-        self.view.evaluated(training.step, training.last_return, training.last_signals, random)
+        means = (training.last_return, training.last_signals, training.last_success)
+        self.view.evaluated(training.step, *means, random)
         self._warn()
         events: list[Event] = [of_evaluation(lines, training.step, controls)]
         better = training.best_return > best

@@ -15,8 +15,10 @@ from rljax.envs import objects
 from rljax.learning import configuration
 from rljax.learning.settings import LARGEST, Settings, seeds_of
 from rljax.runs import records
+from rljax.runs.export import packs
 from rljax.runs.interface.dataset_files import DatasetFile
-from rljax.trust import Folder, nearest
+from rljax.system import user_files
+from rljax.trust import Folder, nearest, note
 
 # Of `rljax.train` itself.
 ARGUMENTS = ("agent", "env", "steps", "data", "seeds", "config", "out", "callbacks", "loggers")
@@ -132,6 +134,42 @@ def environment_again(folder: Folder, env: Any) -> None:
             objects.known(name)
     elif env is not None and environment_name(env) != name:
         raise ValueError(f"the run in '{folder.path}' learns in '{name}', env is {env!r}.")
+
+
+def with_class_names(config: Mapping[str, Any]) -> dict[str, Any]:
+    """An agent's settings with the names of the user's classes in place of the classes.
+
+    A note says so where only this process knows a class.
+    """
+    named = {
+        name: user_files.name_of(value) if isinstance(value, type) else value
+        for name, value in config.items()
+    }
+    for name, value in named.items():
+        if isinstance(config[name], type) and user_files.file_of(value) is None:
+            note(
+                f"the class of '{name}' cannot be imported from a file. To go on with this run, or "
+                f"to load it, in another process: rljax.resume(folder, config={{'{name}': "
+                f"{config[name].__name__}}}), and rljax.load likewise."
+            )
+    return named
+
+
+def classes_again(folder: Folder, config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Make the classes in `config` known under the names that the run has; returns the rest.
+
+    Raises `ValueError` where the run has no such class.
+    """
+    rest, path = dict(config or {}), folder.path
+    classes = {name: value for name, value in rest.items() if isinstance(value, type)}
+    for name, value in classes.items():
+        saved = packs.read_config(path) if path.is_file() else records.read_config(path)
+        class_name = saved["config"].get(name)
+        if not user_files.is_class_name(class_name):
+            raise ValueError(f"the run in '{path}' has no class as its '{name}'.")
+        user_files.register(value, class_name)
+        del rest[name]
+    return rest
 
 
 def _registered(env: Any) -> str | None:

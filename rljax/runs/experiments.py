@@ -12,7 +12,7 @@ from typing import Any
 from rljax import datasets
 from rljax.learning import configuration, population, registry
 from rljax.learning.loop import prefer_devices
-from rljax.learning.named_code import environment_code, named_code
+from rljax.learning.named_code import digests, environment_code, named_code
 from rljax.learning.plan import Experiment
 from rljax.learning.settings import LARGEST, Settings, settings_of
 from rljax.runs import arguments, json_files
@@ -54,13 +54,12 @@ def prepare(
     if config is None or isinstance(config, Mapping):
         defaults = preset(agent, module, env, data, run_settings.preset)
         named = {configuration.setting(defaults, x): value for x, value in (config or {}).items()}
+        named = arguments.with_class_names(named)
         config = configuration.replace(defaults, configuration.native(named), "config")
     elif type(config).__qualname__ == module.Config.__qualname__:
         # The file of an agent may have been loaded twice.
-        values = {
-            field.name: configuration.native(getattr(config, field.name))
-            for field in dataclasses.fields(config)
-        }
+        values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+        values = configuration.native(arguments.with_class_names(values))
         config = configuration.replace(config, values, "config")
     else:
         raise TypeError(
@@ -79,7 +78,7 @@ def restored(
 
     Raises `ValueError` for code that this folder may not run.
     """
-    folder.require_code(file, named_code(settings), seals)
+    folder.require_code(file, named_code(settings, config), seals)
     module = registry.load_agent(settings.agent)
     restored_config = configuration.replace(module.Config(), config, f"'{folder.path / file}'")
     configuration.require_lengths(restored_config, len(settings.seeds), f"'{folder.path / file}': ")
@@ -165,7 +164,8 @@ def shared(experiment: Experiment) -> dict[str, Any]:
     entries = described(experiment)
     config = {f"config.{name}": value for name, value in entries.pop("config").items()}
     file = zlib.crc32(Path(str(experiment.module.__file__)).read_bytes())
-    return {**entries, **config, "agent's file": file, **hardware.versions()}
+    files = digests(experiment.settings, configuration.as_json(experiment.config))
+    return {**entries, **config, "agent's file": file, **files, **hardware.versions()}
 
 
 def described_data(dataset: datasets.OfflineDataset | None) -> dict[str, Any] | None:

@@ -14,7 +14,8 @@ from rljax import trust
 from rljax.learning import configuration, population
 from rljax.learning.drivers.driver import environment_rows
 from rljax.learning.loop import checkpoint_state
-from rljax.runs import active, arguments, checkpoints, console, records, resumption
+from rljax.runs import active, arguments, checkpoints, records, resumption
+from rljax.runs.display import console
 from rljax.runs.statistics import summaries
 from rljax.system import outputs
 

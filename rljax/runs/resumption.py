@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rljax import trust
+from rljax.envs import objects
 from rljax.learning.loop import Training, checkpoint_state
 from rljax.learning.named_code import named_code
+from rljax.learning.settings import Settings
 from rljax.runs import checkpoints, records
 from rljax.runs.json_files import dumps
 from rljax.system import hardware
@@ -37,7 +39,7 @@ def note_resumption(
         name: getattr(settings, name)
         for name in ("steps", "then_online", "offline_share", "online")
     }
-    described["seals"] = trust.seals(named_code(settings))
+    described["seals"] = trust.seals(named_code(settings, described["config"]))
     different = hardware.differences(described, conditions)
     if different:
         entry = entry | {"different": different}
@@ -120,3 +122,21 @@ def continued(training: Training, folder: Path, path: Path, steps: int | None) -
     require_structure(folder, notes["structure"], checkpoint_state.structure(training))
     require_protocol(folder, notes.get("protocol", {}), checkpoint_state.protocol(training))
     return notes
+
+
+def call(
+    folder: Path,
+    settings: Settings,
+    in_python: bool,
+    parts: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> str:
+    """What the user types to go on: a command, or a call `in_python` and where the run has what
+    only Python knows, its environment or some of its `parts` by name.
+    """
+    needed = ["env=..."] if objects.is_object(settings.env or "") else []
+    for name, entries in parts.items():
+        if any(entry["settings"] is None for entry in entries):
+            needed.append(f"{name}=[...]")
+    if in_python or needed:
+        return f"rljax.resume({', '.join([repr(str(folder)), *needed])})"
+    return f"rljax resume {folder}"

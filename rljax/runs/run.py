@@ -1,18 +1,19 @@
-"""Runs from Python: `rljax.learning`, `rljax.train` and `rljax.resume`."""
+"""Runs from Python: `rljax.training`, `rljax.train` and `rljax.resume`."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rljax.distributed import processes
 from rljax.learning import configuration
 from rljax.learning.settings import LARGEST
-from rljax.runs import arguments, console, experiments, folders
+from rljax.runs import arguments, experiments, folders
 from rljax.runs.active import ActiveRun
+from rljax.runs.display import console
 from rljax.runs.events import Event, callbacks, loggers
 from rljax.runs.events.callbacks import Callback
 from rljax.runs.events.loggers import Logger
@@ -55,7 +56,7 @@ def training(
     seeds: int | Sequence[int] = 1,
     config: Any = None,
     out: str | Path | None = None,
-    quiet: bool = True,
+    quiet: bool | None = None,
     command: str | None = None,
     trust: bool = False,
     callbacks: Sequence[Callback] = (),
@@ -74,6 +75,7 @@ def training(
         config: a Config, or a mapping of changes to the preset; floats may be sequences, one value
             per learner.
         out: the run's folder; None is a new one in runs/.
+        quiet: False shows progress, None in a notebook alone.
         trust: whether code of other users' `base` or `from_run` may run.
         callbacks: functions of an event, called in this order before the loop gets it.
         loggers: where records go beside the run's files, see `rljax.loggers`.
@@ -112,10 +114,11 @@ def resuming(
     steps: int | None = None,
     *,
     env: Any = None,
+    config: Mapping[str, Any] | None = None,
     then_online: int | None = None,
     offline_share: float | str | None = None,
     accept_changed_records: bool = False,
-    quiet: bool = True,
+    quiet: bool | None = None,
     command: str | None = None,
     trust: bool = False,
     callbacks: Sequence[Callback] = (),
@@ -127,7 +130,8 @@ def resuming(
     `then_online` steps, with `offline_share`. `accept_changed_records` allows records that changed
     since the last checkpoint. `trust` is for other users' code and pickles.
 
-    `env` is the environment, where the run began with one that only Python knows. `callbacks` and
+    `env` is the environment, and `config` holds the classes of networks, where the run began with
+    ones that only Python knows. `callbacks` and
     `loggers` are those that the run began with; without them, those that can be made again are.
 
     Raises `ValueError` where the run cannot continue in this way; its subclasses `RecordsChanged`
@@ -138,6 +142,12 @@ def resuming(
     steps = None if steps is None else configuration.integer(steps, "steps", LARGEST)
     online = arguments.online_stage(then_online, offline_share, steps)
     arguments.environment_again(folder, env)
+    others = arguments.classes_again(folder, config)
+    if others:
+        raise ValueError(
+            f"a resumed run keeps its settings: '{next(iter(others))}' cannot change. `config` has "
+            "classes of networks alone."
+        )
 
     def begin() -> ActiveRun:
         return ActiveRun.continued(

@@ -8,7 +8,8 @@ from typing import Any
 
 from rljax.distributed import processes
 from rljax.learning.loop import Training, checkpoint_state
-from rljax.runs import checkpoints, console, json_files, records
+from rljax.runs import checkpoints, json_files, records
+from rljax.runs.display import console
 from rljax.trust import PICKLED, is_pickle, state_seal
 
 CHECKPOINT_SECONDS = 600.0  # between checkpoints, where no number of steps is set

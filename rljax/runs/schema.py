@@ -52,11 +52,12 @@ CONFIG = {
     **dict.fromkeys(("callbacks", "loggers"), list_of(object_of(name=TEXT))),
     "resumed": list_of(object_of(step=WHOLE, command=TEXT)) | NULL,
     "versions": TEXTS | NULL,
+    "code": TEXTS | NULL,
     "devices": list_of(TEXT) | NULL,
     "devices_used": list_of(WHOLE),
 }
 # That older runs lack.
-LATER = ("resumed", "without_updates", "callbacks", "loggers", "first_update", "num_envs")
+LATER = ("resumed", "without_updates", "callbacks", "loggers", "first_update", "num_envs", "code")
 NEEDED = tuple(name for name in CONFIG if name not in LATER)
 LINES = {
     "metrics": {"step": WHOLE, "wall_seconds": NUMBER | NULL, "steps_per_second": NUMBER | NULL},
@@ -89,5 +90,6 @@ RESULTS = {
         ("wall_seconds", "compile_seconds", "steps_per_second", "peak_memory_bytes"), NUMBER | NULL
     ),
     "random_return": NUMBER | NULL,
+    "cost_limit": NUMBER,
     "seconds": object_of(dict.fromkeys(("training", "stepping", "evaluating"), NUMBER | NULL)),
 }

@@ -41,14 +41,18 @@ def provenance() -> dict[str, Any]:
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The differences of two `provenance`s, with "devices_used", that can change a number."""
+    """The differences of two `provenance`s that can change a number, with "devices_used" and the
+    "code" of users' files.
+    """
     conditions = [
         f"{name.replace('_', ' ')} {then[name]} then, {now[name]} now"
         for name in ("devices_used", "devices", "processes", "processor", "precision")
         if name in then and then[name] != now[name]
     ]
+    code = (then.get("code") or {}).items()
+    changed = [f"'{file}' has changed" for file, digest in code if now["code"].get(file) != digest]
     before, after = then.get("versions") or {}, now["versions"]
-    return conditions + [
+    return [*conditions, *changed] + [
         f"{name} {before.get(name)} then, {after.get(name)} now"
         for name in {**before, **after}
         if before and before.get(name) != after.get(name)

@@ -27,13 +27,13 @@ from rljax.runs import (
     active,
     arguments,
     checkpoints,
-    console,
     experiments,
     failures,
     folders,
     json_files,
     records,
 )
+from rljax.runs.display import console
 from rljax.system import hardware, lock
 from rljax.system.lock import Lock
 from rljax.trust import Folder, seals
@@ -188,6 +188,7 @@ def write(plan: GridPlan, folder: Path, command: str) -> None:
             f"'{folder}' exists. Choose another --out, or continue that grid: rljax resume {folder}"
         )
     folder.mkdir(parents=True, exist_ok=True)
+    launched = [configuration.as_json(launch.config) for launch in plan.launches]
     described = {
         "settings": dataclasses.asdict(plan.experiment.settings),
         "points": plan.points,
@@ -195,12 +196,12 @@ def write(plan: GridPlan, folder: Path, command: str) -> None:
             {
                 "folder": f"launch-{i:03d}",
                 "seeds": launch.seeds,
-                "config": configuration.as_json(launch.config),
+                "config": config,
             }
-            for i, launch in enumerate(plan.launches)
+            for i, (launch, config) in enumerate(zip(plan.launches, launched, strict=True))
         ],
         "command": command,
-        "seals": seals(named_code(plan.experiment.settings)),
+        "seals": seals(named_code(plan.experiment.settings, *launched)),
     }
     records.write_json(folder / PLAN, described)
 
@@ -295,12 +296,13 @@ def _execute(
 def _require_code(folder: Folder, names: Sequence[str]) -> None:
     plan = read(folder.path)
     settings = settings_of({**plan["settings"], "seeds": ()})
-    folder.require_code(PLAN, named_code(settings), plan.get("seals"))
+    launched = [entry["config"] for entry in plan["launches"]]
+    folder.require_code(PLAN, named_code(settings, *launched), plan.get("seals"))
     for name in names:
         inside = folder.other(folder.path / name)
         if (inside.path / "config.json").exists():
             described = records.read_config(inside.path)
-            code = named_code(settings_of(described))
+            code = named_code(settings_of(described), described["config"])
             inside.require_code("config.json", code, described.get("seals"))
 
 

@@ -132,6 +132,8 @@ class Space:
 
     def _setting(self, name: str, value: Any) -> Any:
         if "choices" in self.entries[name]:
+            if _text(value) not in map(_text, self.entries[name]["choices"]):
+                raise ValueError(f"search space: {value!r} is no choice of '{name}'.")
             return configuration.parse(self.config, name, _text(value), "search space")
         return float(value) if self.is_traced(name) else value
 

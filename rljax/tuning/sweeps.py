@@ -19,7 +19,8 @@ from rljax.learning import configuration, population
 from rljax.learning.named_code import named_code
 from rljax.learning.plan import Experiment
 from rljax.learning.settings import settings_of
-from rljax.runs import arguments, console, experiments, folders, json_files, records
+from rljax.runs import arguments, experiments, folders, json_files, records
+from rljax.runs.display import console
 from rljax.runs.statistics import summaries
 from rljax.system import hardware
 from rljax.system.lock import Lock
@@ -77,14 +78,15 @@ def begin(
         f"{programs if shapes else 'All trials are one program'}; "
         f"a learner takes {first.bytes_needed / len(first.seeds) / 1e6:,.1f} MB."
     )
+    config = configuration.as_json(experiment.config)
     described = {
         "settings": dataclasses.asdict(settings),
-        "config": configuration.as_json(experiment.config),
+        "config": config,
         "protocol": dataclasses.asdict(protocol),
         "space": space.entries,
         "learners_per_launch": most,
         "command": command,
-        "seals": seals(named_code(settings)),
+        "seals": seals(named_code(settings, config, space.entries)),
         **hardware.provenance(),
     }
     trials.require_storage(protocol.storage)
@@ -154,6 +156,7 @@ def _task_in(source: Folder, quiet: bool, workers: ray_cluster.RayCluster | None
     except ValueError as error:
         raise ValueError(f"'{folder}' is not a sweep: its {error}.") from None
     settings, config = settings_of(described["settings"]), described["config"]
+    source.require_code(SWEEP, named_code(settings, described["space"]), described.get("seals"))
     experiment = experiments.restored(settings, config, source, SWEEP, described.get("seals"))
     listed = described["protocol"]
     for name in ("tuning_seeds", "test_seeds", "limits"):

@@ -22,7 +22,8 @@ import numpy as np
 from rljax.distributed import ray_cluster
 from rljax.learning import configuration, population, schedules
 from rljax.learning.plan import Experiment, round_up
-from rljax.runs import console, failures, json_files, records
+from rljax.runs import failures, json_files, records
+from rljax.runs.display import console
 from rljax.runs.extract import extract
 from rljax.runs.statistics import estimators
 from rljax.system.packages import install_command

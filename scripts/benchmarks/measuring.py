@@ -39,7 +39,8 @@ def prepared(
     from rljax.learning import registry
     from rljax.learning.plan import Experiment
     from rljax.learning.settings import Settings
-    from rljax.runs import active, console
+    from rljax.runs import active
+    from rljax.runs.display import console
 
     module = registry.load_agent(agent)
     settings = Settings(

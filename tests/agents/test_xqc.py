@@ -16,6 +16,7 @@ import pytest
 
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import xqc
+from tests.agents import batch_norms as networks
 from tests.agents import reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
@@ -49,33 +50,6 @@ def example() -> tuple[EnvSpec, xqc.Config, Transition]:
     return SPEC, CONFIG, reference.transitions()
 
 
-def norm(x: Any, part: Any, moments: Any, train: bool) -> tuple[Any, Any]:
-    """arXiv:1502.03167, algorithms 1 and 2, and the running moments after it."""
-    mean, variance = moments["mean"], moments["variance"]
-    if train:
-        batch = x.mean(axis=0), ((x - x.mean(axis=0)) ** 2).mean(axis=0)
-        moments = {
-            "mean": 0.99 * mean + 0.01 * batch[0],
-            "variance": 0.99 * variance + 0.01 * batch[1],
-        }
-        mean, variance = batch
-    y = part["scale"] * (x - mean) / jnp.sqrt(variance + 1e-3) + part["shift"]
-    return y, moments
-
-
-def forward(params: Any, moments: Any, x: Any, train: bool, before: bool) -> tuple[Any, Any]:
-    """One network's outputs, and its running moments after them."""
-    after = {}
-    x, after["norm_input"] = norm(x, params["norm_input"], moments["norm_input"], train)
-    for i in range(2):
-        layer, name = params[f"hidden_{i}"], f"norm_{i}"
-        x = x @ layer["kernel"] + layer.get("bias", 0.0)
-        x = x if before else jnp.maximum(x, 0.0)
-        x, after[name] = norm(x, params[name], moments[name], train)
-        x = jnp.maximum(x, 0.0) if before else x
-    return x @ params["output"]["kernel"] + params["output"]["bias"], after
-
-
 class Expected:
     """The authors' learner, step by step."""
 
@@ -85,10 +59,10 @@ class Expected:
         actor, critic = state.actor.parameters, state.critic.parameters
         self.actor, self.actor_moments = actor.params, actor.collections["batch_stats"]
         self.critic, self.moments = (
-            self.members(critic.params),
-            self.members(critic.collections["batch_stats"]),
+            networks.members(critic.params),
+            networks.members(critic.collections["batch_stats"]),
         )
-        self.target = self.members(state.target_critic.params)
+        self.target = networks.members(state.target_critic.params)
         self.log_alpha = state.log_temperature.parameters
         # Their schedules count the steps of each optimiser, and the actor's rests between them.
         self.optimisers = {
@@ -99,21 +73,8 @@ class Expected:
             name: optimiser.init(getattr(self, name)) for name, optimiser in self.optimisers.items()
         }
 
-    @staticmethod
-    def members(tree: Any) -> list[Any]:
-        return [jax.tree.map(lambda x, c=c: x[c], tree["member"]) for c in range(2)]
-
     def run(self, params: Any, moments: Any, x: Any, train: bool) -> tuple[Any, Any]:
-        return forward(params, moments, x, train, self.config.norm_place == "before")
-
-    def policy(self, output: Any, key: Any) -> tuple[Any, Any]:
-        """a = tanh u and log pi(a|s)."""
-        mean, log_std = jnp.split(output, 2, axis=-1)
-        log_std = jnp.clip(log_std, -10.0, 2.0)
-        noise = jnp.asarray(reference.noise(key, mean.shape))
-        u = mean + jnp.exp(log_std) * noise
-        gaussian = -0.5 * noise**2 - log_std - 0.5 * np.log(2.0 * np.pi)
-        return jnp.tanh(u), (gaussian - jnp.log(1.0 - jnp.tanh(u) ** 2)).sum(axis=-1)
+        return networks.forward(params, moments, x, train, self.config.norm_place == "before")
 
     def value(self, outputs: Any) -> Any:
         if self.config.loss == "squared":
@@ -133,7 +94,7 @@ class Expected:
     def critic_loss(self, critics: Any, batch: Any, key: Any) -> tuple[Any, Any]:
         config, number = self.config, len(batch.reward)
         output, _ = self.run(self.actor, self.actor_moments, batch.next_observation, train=False)
-        action, log_prob = self.policy(output, key)
+        action, log_prob = networks.policy(output, key, -10.0)
         rows = [
             jnp.concatenate([batch.observation, batch.action], axis=1),
             jnp.concatenate([batch.next_observation, action], axis=1),
@@ -184,7 +145,7 @@ class Expected:
 
         def actor_loss(actor: Any) -> tuple[Any, Any]:
             output, after = self.run(actor, self.actor_moments, batch.observation, train=True)
-            action, log_prob = self.policy(output, key_actor)
+            action, log_prob = networks.policy(output, key_actor, -10.0)
             rows = jnp.concatenate([batch.observation, action], axis=1)
             q = [
                 self.value(self.run(c, m, rows, False)[0])
@@ -199,22 +160,16 @@ class Expected:
             self.move("log_alpha", jnp.exp(self.log_alpha) * (entropy + 1.0))  # target -A/2 = -1
 
 
-def exact(tree: Any) -> Any:
-    return jax.tree.map(
-        lambda x: jnp.asarray(x, jnp.float64) if jnp.asarray(x).dtype == jnp.float32 else x, tree
-    )
-
-
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
 def test_updates_equal_the_authors(changes: dict[str, Any]) -> None:
     """In float64, since Adam makes a step of any rounding error along a direction without slope."""
     config = dataclasses.replace(CONFIG, **changes)
     with jax.enable_x64():
-        state = exact(xqc.init(KEY, SPEC, config))
+        state = networks.exact(xqc.init(KEY, SPEC, config))
         expected, update = Expected(state, config), jax.jit(xqc.update)
         for step in range(4):
-            batch = exact(reference.transitions(step, size=6))
+            batch = networks.exact(reference.transitions(step, size=6))
             key = jax.random.key(step)
             state, metrics = update(state, batch, key, step, config)
             expected.update(batch, key, step)
@@ -222,8 +177,8 @@ def test_updates_equal_the_authors(changes: dict[str, Any]) -> None:
         (state.actor.parameters.params, expected.actor),
         (state.actor.parameters.collections["batch_stats"], expected.actor_moments),
         (state.log_temperature.parameters, expected.log_alpha),
-        *zip(Expected.members(state.critic.parameters.params), expected.critic, strict=True),
-        *zip(Expected.members(state.target_critic.params), expected.target, strict=True),
+        *zip(networks.members(state.critic.parameters.params), expected.critic, strict=True),
+        *zip(networks.members(state.target_critic.params), expected.target, strict=True),
     ):
         jax.tree.map(
             lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-8), actual, theirs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 import zlib
 from pathlib import Path
@@ -127,6 +128,30 @@ def test_records_that_changed_since_the_last_checkpoint_are_warned_of(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         folders.read(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"log_every": 0}, r"config\.json says log_every = 0, the checkpoint was made with 50"),
+        ({"config": {}}, r"says batch_size = None, the checkpoint was made with 8"),
+        ({}, None),
+    ],
+)
+def test_settings_that_are_not_the_checkpoints_are_warned_of(tmp_path, changes, said):
+    path = run_folders.write(tmp_path / "a", seeds=(0,))
+    described = json.loads((path / "config.json").read_text())
+    described |= {"log_every": 50, "config": {"batch_size": 8}} | changes
+    (path / "config.json").write_text(json.dumps(described))
+    notes = path / "checkpoints" / f"{100:012d}" / "run.json"
+    notes.parent.mkdir(parents=True)
+    settings = {"structure": {"config.batch_size": 8}, "protocol": {"log_every": 50}}
+    notes.write_text(json.dumps({"records": {}, "values": None, **settings}))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        folders.read(path)
+    assert len(caught) == (said is not None)
+    assert said is None or re.search(said, str(caught[0].message))
 
 
 def test_a_learner_that_the_run_does_not_have_is_refused(tmp_path):

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from rljax import cli
-from rljax.cli import options, training
+from rljax.cli import parsing, training
+from rljax.cli.main import COMMANDS, USAGE, _command
 from rljax.learning.settings import Settings
 from rljax.runs import records
 from tests.cli import commands
@@ -18,7 +19,8 @@ from tests.cli import commands
 # What each command's --help lists.
 OPTIONS = {
     "train": """
-        env None, wrap repeatable, steps 1000000, data None, preset None, then-online 0,
+        env None, wrap repeatable, frame-stack 1,
+        steps 1000000, data None, preset None, then-online 0,
         offline-share 0.5,
         online repeatable, base None, weights uniform, weights-alpha 0.1, weights-share 0.1,
         from None, from-parts, without-updates False, data-on-host False, seed 0, seeds 1,
@@ -30,7 +32,8 @@ OPTIONS = {
         process-id None, join-timeout 300, trust False
     """,
     "sweep": """
-        env None, wrap repeatable, steps 1000000, data None, preset None, method tpe, trials 64,
+        env None, wrap repeatable, frame-stack 1,
+        steps 1000000, data None, preset None, method tpe, trials 64,
         population 16,
         tuning-seeds 0 1 2, test-seeds 100 101 102 103 104 105 106 107 108 109, space None,
         every None, eta 3, min-steps None, search-seed 0, storage None, study sweep, limits,
@@ -221,6 +224,17 @@ def test_settings_may_bear_the_names_of_other_suites(flags: list[str], tmp_path:
     assert records.read_config(out)["config"]["target_rate"] == 0.25
 
 
+def test_an_encoder_is_a_choice_or_a_class_in_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "td3", "--env", "Pendulum-v1", "--config.encoder"]
+    error = " ".join(commands.refused([*words, "natur"], capsys).replace("│", "").split())
+    assert "'natur' is no choice, and no class in a file, as mine.py:Encoder" in error
+    error = commands.refused([*words, "mine.py:Encoder"], capsys)
+    assert "--config.encoder mine.py:Encoder: there is no file 'mine.py'" in error
+    with pytest.raises(SystemExit):
+        cli.main(["train", "td3", "--help"])
+    assert "{auto,nature,impala,small,efficient}|FILE:CLASS" in capsys.readouterr().out
+
+
 def test_agent_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     printed = commands.refused(["train", "--env", "Hopper-v5", "sac"], capsys)
     assert "the agent comes first: rljax train sac --env Hopper-v5" in printed
@@ -244,5 +258,11 @@ def test_flags_of_other_libraries_are_named_as_they_are_here(
 def test_a_switch_may_be_set_to_what_it_is() -> None:
     words = ["ppo", "--env", "rljax/LightsOut-3x3", "--config.no-clip-values"]
     for flag, value in (("--config.shared", True), ("--config.no-shared", False)):
-        _, config = options.parse_with_agent(training.Train, [*words, flag], "train")
+        _, config = parsing.parse_with_agent(training.Train, [*words, flag], "train")
         assert (config.shared, config.clip_values) == (value, False)
+
+
+def test_the_commands_are_those_of_the_first_help() -> None:
+    named = re.findall(r"^  (\w+)", USAGE, re.MULTILINE)
+    assert set(named) == set(COMMANDS)
+    assert all(callable(_command(name)) for name in named)

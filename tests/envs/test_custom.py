@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rljax import envs, trust
-from rljax.cli import options, training
+from rljax.cli import parsing, training
 from rljax.envs.environment import EnvironmentFailed
 from rljax.learning.loop import Training
 from rljax.runs import experiments, records
@@ -41,8 +41,8 @@ def test_the_command_of_the_page_learns(tmp_path: Path, monkeypatch: pytest.Monk
     words = of_the_page(monkeypatch, tmp_path)[1:]
 
     def made(words: list[str]) -> Training:
-        parsed, config = options.parse_with_agent(training.Train, words, "train")
-        settings = options.run_settings(parsed) | {"online": None}
+        parsed, config = parsing.parse_with_agent(training.Train, words, "train")
+        settings = parsing.run_settings(parsed) | {"online": None}
         return Training(experiments.prepare(**settings, config=config))
 
     learns = made(words)

@@ -49,6 +49,18 @@ def test_values_become_what_the_field_says(values: dict[str, Any], expected: Any
     assert type(found) is type(expected)
 
 
+def test_a_class_in_a_file_is_a_value_beside_choices() -> None:
+    config = registry.load_agent("td3").Config()
+    for value in ("nature", "mine.py:Encoder"):
+        changed = configuration.replace(config, {"encoder": value}, "here")
+        assert changed.encoder == configuration.parse(config, "encoder", value, "here") == value
+        assert json.loads(json.dumps(configuration.as_json(changed)))["encoder"] == value
+    message = r"one of auto, nature, .* or a class of your own, FILE\.py:CLASS"
+    for refused in ("natur", "mine.txt:Encoder", "mine.py:"):
+        with pytest.raises(ValueError, match=message):
+            configuration.parse(config, "encoder", refused, "here")
+
+
 def test_names_of_other_libraries_mean_settings_of_some_agents() -> None:
     agents = [registry.load_agent(agent).Config() for agent in registry.names()]
     fields = {name for agent in agents for name in configuration.as_json(agent)}
@@ -61,6 +73,8 @@ def test_names_of_other_libraries_mean_settings_of_some_agents() -> None:
         assert near["remark"], name
     options = {field.name for field in dataclasses.fields(Settings)} | {"out"}
     assert {*names["run"].values()} <= options
+    assert all(sentence.endswith(".") for sentence in names["said"].values())
+    assert not names["said"].keys() & (fields | names["run"].keys() | names["same"].keys())
 
 
 @pytest.mark.parametrize(
@@ -79,6 +93,9 @@ def test_names_of_other_libraries_mean_settings_of_some_agents() -> None:
         ("dqn", "target_network_frequency", " --config.target-every: counted in updates"),
         ("sac", "target_network_frequency", " This agent has no such setting."),
         ("sac", "total_timesteps", " Here it is --steps, in Python steps=."),
+        ("sac", "n_stack", " Frames: --frame-stack N, or stacked-N/ before"),
+        ("td3", "features_extractor_class", " Here it is --config.encoder."),
+        ("rebrac", "critic_n_hiddens", " Here it is --config.critic-hidden: the widths of all"),
         ("sac", "zzz", ""),
     ],
 )

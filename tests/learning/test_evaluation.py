@@ -68,6 +68,31 @@ def test_uniform_actions_change_no_evaluation_of_the_policy(inside: bool) -> Non
     assert extremes == {"largest_reward": policy.largest_reward[1].max(), "at_bounds": 0.0}
 
 
+@pytest.mark.parametrize(
+    ("spec", "mask", "shape", "probabilities"),
+    [
+        (EnvSpec("", (1,), 3, True), None, (), [1 / 3, 1 / 3, 1 / 3]),
+        (EnvSpec("", (1,), 3, True), [True, False, True], (), [0.5, 0.0, 0.5]),
+        (EnvSpec("", (1,), 5, True, choices=(2, 3)), None, (2,), [1 / 3, 1 / 3, 1 / 3]),
+        (EnvSpec("", (1,), 4, choices=(3,)), None, (2,), [1 / 3, 1 / 3, 1 / 3]),
+    ],
+)
+def test_uniform_actions_on_the_host(
+    spec: EnvSpec, mask: list[bool] | None, shape: tuple[int, ...], probabilities: list[float]
+) -> None:
+    number = 20_000
+    masks = None if mask is None else np.tile(mask, (number, 1))
+    actions = evaluation.uniform_on_host(np.random.default_rng(0), spec, number, masks)
+    assert (actions.shape, actions.dtype) == ((number, *shape), spec.action_dtype)
+    last = actions.reshape(number, -1)[:, -1]
+    shares = [(last == choice).mean() for choice in range(3)]
+    np.testing.assert_allclose(shares, probabilities, atol=0.02)
+    numbers = actions.reshape(number, -1)[:, : spec.numbers]
+    if spec.numbers:
+        assert abs(numbers.mean()) < 0.03
+        np.testing.assert_allclose([numbers.min(), numbers.max()], [-1, 1], atol=1e-3)
+
+
 def test_the_share_of_numbers_at_their_bounds_leaves_choices_out() -> None:
     spec = EnvSpec("mixed", (1,), 5, choices=(3,))
     actions = np.array([[-1.0, 0.995, 2.0], [0.5, -0.98, 1.0]], np.float32)

@@ -11,7 +11,7 @@ import pytest
 
 from rljax.analysis import report, watch
 from rljax.learning.settings import Settings
-from rljax.runs import console
+from rljax.runs.display import console
 from rljax.trust import printable
 from tests.cli import commands
 from tests.helpers import run_folders
@@ -68,3 +68,14 @@ def test_errors_show_no_control_characters(evil: Path, capsys: pytest.CaptureFix
     printed = commands.refused(["resume", evil / "c\x1b[2Jd"], capsys)
     assert printable(printed, keep="\n") == printed
     assert "cannot be read as a run" in printed
+
+
+@pytest.mark.parametrize(("cost", "where"), [(31.0, "above"), (20.0, "within")])
+def test_the_last_line_has_success_and_the_cost_beside_its_limit(cost: float, where: str) -> None:
+    final = {"step": 100, "mean": 7.0, "success": 0.25, "signals": {"cost": cost}, "learners": [{}]}
+    summary = {"final": final, "cost_limit": 25.0, "diverged": [], "steps_per_second": None}
+    summary |= {"wall_seconds": 1, "compile_seconds": 1, "peak_memory_bytes": 1}
+    line = console.summary_lines(summary)[0]
+    assert line == (
+        f"final return 7.0, success 25%, cost {cost} ({where} its limit of 25) at 100 steps"
+    )

@@ -444,6 +444,47 @@ def test_wandb_that_does_not_start(tmp_path, wandb):
         Recorder(tmp_path, [loggers.WandB("offended")])
 
 
+@pytest.mark.slow
+def test_wandb_offline_is_read_back_by_its_own_reader(tmp_path, monkeypatch):
+    datastore = pytest.importorskip("wandb.sdk.internal.datastore")  # not in 0.31 and later
+    import wandb
+    from wandb.proto import wandb_internal_pb2
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    write_json(tmp_path / "config.json", {"agent": "sac"})
+    logger = loggers.WandB("mine", group="first", name="a run", tags=["v1"])
+    with Recorder(tmp_path, [logger]) as recorder:
+        recorder.metrics({"step": 10, "critic/loss": [1.0, None]})
+        recorder.evaluation({"step": 10, "learner": 1, "returns": [1.0, 3.0]})
+        recorder.summary({"final": {"mean": 2.5}})
+    wandb.teardown()
+
+    (path,) = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
+    reader = datastore.DataStore()
+    reader.open_for_scan(str(path))
+    messages = iter(reader.scan_data, None)
+    found = [wandb_internal_pb2.Record.FromString(message) for message in messages]
+    reader.close()
+
+    def plain(items):
+        return {x.key or ".".join(x.nested_key): json.loads(x.value_json) for x in items}
+
+    (run,) = (x.run for x in found if x.WhichOneof("record_type") == "run")
+    assert (run.project, run.run_group, run.display_name) == ("mine", "first", "a run")
+    assert list(run.tags) == ["v1"]
+    assert plain(run.config.update)["agent"] == "sac"
+    assert run.run_id == (tmp_path / "wandb" / "run_id").read_text().strip()
+    history = [plain(x.history.item) for x in found if x.HasField("history")]
+    lines = [{k: v for k, v in line.items() if not k.startswith("_")} for line in history]
+    assert lines == [
+        {"environment_steps": 10, "critic/loss/learner_0": 1.0},
+        {"environment_steps": 10, "evaluation/return/learner_1": 2.0},
+    ]
+    summaries = [plain(x.summary.update) for x in found if x.HasField("summary")]
+    assert {"mean": 2.5} in [line.get("final") for line in summaries]
+
+
 def events(out, learner):
     """Each record: length [8], its checksum [4], event, its checksum [4]."""
     event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")

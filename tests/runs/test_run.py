@@ -22,7 +22,8 @@ from rljax.agents import td3
 from rljax.learning import configuration, registry
 from rljax.learning.plan import Experiment
 from rljax.learning.settings import Settings
-from rljax.runs import active, checkpoints, console, failures, records, run
+from rljax.runs import active, checkpoints, failures, records, run
+from rljax.runs.display import console
 from rljax.runs.policies import evaluate
 from rljax.system.runtime import CompileClock
 from tests.cli import commands

@@ -158,7 +158,7 @@ def test_inherited_fields_come_last_under_their_base_class() -> None:
     """
     table = agent_pages.config_table(DERIVED).splitlines()
     first = "| **Settings of agents that learn from data** (`buffers."
-    second = "| **Settings of a temperature learnt as in SAC, and of the networks' optimisers** (`"
+    second = "| **Settings of a temperature learnt as in SAC, and of the networks** (`"
     places = [i for i, line in enumerate(table) if line.startswith((first, second))]
     assert table[2:5] == [
         "| `batch_size` | `int >= 1` | `64` | rows of a batch; [1] |",

@@ -17,7 +17,7 @@ from gymnasium.utils.env_checker import check_env
 
 import rljax
 from rljax import cli
-from rljax.cli import options
+from rljax.cli import parsing
 from rljax.learning import configuration, registry
 from scripts.site import build, decision
 from tests.helpers import small_runs
@@ -152,13 +152,13 @@ class Parsed(Exception):
 @pytest.fixture
 def only_parsed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A user's folder in which commands end once their words are parsed."""
-    parse = options.parse
+    parse = parsing.parse
 
     def stop(*arguments: Any) -> Any:
         parse(*arguments)
         raise Parsed
 
-    monkeypatch.setattr(options, "parse", stop)
+    monkeypatch.setattr(parsing, "parse", stop)
     monkeypatch.setenv("RLJAX_TRACEBACK", "1")
     monkeypatch.chdir(tmp_path)
     for name in ("mine.py", "agents/foo.py"):
@@ -186,6 +186,7 @@ WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the class of 'encoder'")
 @pytest.mark.parametrize("page", WITH_PYTHON)
 def test_python_of_pages_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one namespace, from the first block to the last, with small networks and few steps."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from rljax import envs, trust
 from rljax.learning import registry
-from rljax.learning.named_code import named_code
+from rljax.learning.named_code import digests, named_code
 from rljax.learning.settings import Settings
 from rljax.runs import arguments, checkpoints, experiments, extract, records, run
 from rljax.runs.policies import attackers, collect, evaluate, loading, videos
@@ -69,6 +70,17 @@ def test_the_code_of_an_agent_is_known_from_its_name() -> None:
 
 def require(settings: Settings, seals: Any, path: Path, trusted: bool = False) -> None:
     Folder(path, trusted).require_code("config.json", named_code(settings), seals)
+
+
+def test_networks_are_code_at_any_depth_of_settings_and_searches() -> None:
+    settings = Settings("sac", "Hopper-v5", online={"encoder": "a.py:A"}, schedule={"x": [1]})
+    space = {"torso": {"choices": ["mlp", "b/c.py:C"]}}
+    code = named_code(settings, {"encoder": "a.py:B", "torso": "python/D"}, space)
+    here = Path.cwd()
+    files = {"a.py:A": "a.py", "a.py:B": "a.py", "b/c.py:C": "b/c.py"}
+    assert code == {f"network {name}": str(here / file) for name, file in files.items()}
+    (here / "a.py").write_text("x = 1")
+    assert digests(settings, space) == {"a.py": hashlib.sha256(b"x = 1").hexdigest()}
 
 
 def test_what_is_sealed_is_trusted_by_its_maker_alone(home: Path, tmp_path: Path) -> None:

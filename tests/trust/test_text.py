@@ -33,7 +33,7 @@ def test_showing_keeps_the_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "a\n\tb\\x1b\n"
 
 
-@pytest.mark.parametrize("module", ["rljax.trust", "rljax.runs.console"])
+@pytest.mark.parametrize("module", ["rljax.trust", "rljax.runs.display.console"])
 def test_importing_it_imports_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print([x for x in ('jax', 'numpy', 'rich') if x in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -63,6 +63,8 @@ def test_a_space_is_read(tmp_path: Path) -> None:
     params = {"actor_lr": 1e-3, "batch_size": 64, "hidden": "64x64", "layer_norm": "false"}
     settings = space.settings(params)
     assert settings == {"actor_lr": 1e-3, "batch_size": 64, "hidden": (64, 64), "layer_norm": False}
+    with pytest.raises(ValueError, match="'32' is no choice of 'hidden'"):  # a storage may have any
+        space.settings(params | {"hidden": "32"})
     assert space.corner(-1) == {
         "actor_lr": 1e-2,
         "batch_size": 256,

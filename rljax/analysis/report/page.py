@@ -13,7 +13,7 @@ from rljax import __version__
 from rljax.analysis import figures, folders, formatting, labels, suites, tables
 from rljax.analysis.folders import RunRecord
 from rljax.analysis.formatting import count
-from rljax.analysis.report import elements, provenance, results, sections, single
+from rljax.analysis.report import elements, provenance, results, searches, sections, single
 from rljax.analysis.report.elements import Section
 from rljax.analysis.tables import Table
 from rljax.learning import registry
@@ -39,14 +39,17 @@ def write(paths: Sequence[Path], output: Path = Path("report.html"), at: int | N
     runs, skipped = folders.read_all(paths)
     without = [run for folder, _ in skipped if (run := folders.read_unevaluated(folder))]
     skipped = [each for each in skipped if each[0] not in {run.folder for run in without}]
-    if not runs and not without:
+    searched = [(path, searches.read(path)) for path in map(Path, paths) if searches.is_sweep(path)]
+    searched = [(path, trials) for path, trials in searched if trials]
+    if not runs and not without and not searched:
         reasons = "".join(
             f"\n  {printable(folder)}: {printable(reason)}" for folder, reason in skipped
         )
         raise ValueError(f"there is no run to report on in {formatting.quoted(paths)}.{reasons}")
     arranged = tables.arrange(runs, at)
     arguments = ["rljax", "report", *map(str, paths), *([] if at is None else ["--at", str(at)])]
-    _write_page(output, arranged, without, skipped, at, shlex.join(arguments))
+    tried = [searches.section(path, trials) for path, trials in searched]
+    _write_page(output, arranged, without, tried, skipped, at, shlex.join(arguments))
     return output
 
 
@@ -54,6 +57,7 @@ def _write_page(
     output: Path,
     arranged: Sequence[Table],
     without: Sequence[RunRecord],
+    searched: Sequence[Section],
     skipped: Sequence[tuple[Path, str]],
     at: int | None,
     command: str,
@@ -74,7 +78,7 @@ def _write_page(
         page.add(sections.of_suite(results.suite_result(suite), styles))
     for result in task_results:
         page.add(sections.of_task(result, styles, sources))
-    for section in _of_runs(runs, without):
+    for section in [*searched, *_of_runs(runs, without)]:
         page.add(section)
     if (settings := provenance.settings(arranged)) is not None:
         page.add(settings)
@@ -86,7 +90,8 @@ def _write_page(
         page.add(provenance.cost(arranged, runs))
         page.add_commands(arranged)
         page.add_method(at, sources, command)
-    page.write(output, _title(arranged, without), _lead(arranged, every, at))
+    title = _title(arranged, without) if every else searched[0].title
+    page.write(output, title, _lead(arranged, every, at))
 
 
 def _of_runs(runs: Sequence[RunRecord], without: Sequence[RunRecord]) -> Iterator[Section]:
@@ -111,6 +116,8 @@ def _title(arranged: Sequence[Table], without: Sequence[RunRecord]) -> str:
 def _lead(arranged: Sequence[Table], runs: Sequence[RunRecord], at: int | None) -> str:
     learners = sum(len(row.learners) for table in arranged for row in table.rows)
     facts = [count(len(runs), "run"), count(learners, "learner"), count(len(arranged), "task")]
+    if not runs:
+        return "A search whose settings are not tested yet."
     if not arranged:
         return f"{count(len(runs), 'run')} without an environment."
     when = "at the end of their budget" if at is None else f"at step {at:,}"

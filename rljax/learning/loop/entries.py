@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
+
 from rljax.learning import action_cost, population
 from rljax.learning.loop.training import Training
 
@@ -42,5 +44,12 @@ def summary(training: Training) -> dict[str, Any]:
         "steps_per_second": training.steps_per_second,
         "seconds": {"training": training.loop_seconds, **dataclasses.asdict(training.seconds)},
         "random_return": training.random_return,
+        **_cost_limit(training.config),
         "devices_used": training.driver.spread.num_devices,
     }
+
+
+def _cost_limit(config: Any) -> dict[str, float]:
+    """The limit on an episode's cost, where there is one for all learners."""
+    limits = set(np.ravel(getattr(config, "cost_limit", ())).tolist())
+    return {"cost_limit": limits.pop()} if len(limits) == 1 else {}

@@ -101,6 +101,7 @@ class Training:
         self.best_return = np.full(len(settings.seeds), -np.inf)
         self.last_return = np.full(len(settings.seeds), np.nan)
         self.last_signals: dict[str, np.ndarray] = {}  # [P] means over the last evaluation
+        self.last_success: np.ndarray | None = None  # [P] likewise, if reported
         # mean return of uniform actions, played beside the first evaluation
         self.random_return: float | None = None
         self.seconds = Seconds()
@@ -294,6 +295,7 @@ class Training:
         self.seconds.evaluating += max(seconds, 0.0)
         means = self.last_return = episodes.returns.mean(axis=1)
         self.last_signals = {name: sums.mean(axis=1) for name, sums in episodes.signals.items()}
+        self.last_success = None if episodes.success is None else episodes.success.mean(axis=1)
         improved = means > self.best_return
         self.best_return = np.where(improved, means, self.best_return)
         self.best = population.choose(improved, self.driver.agent_state, self.best)

@@ -4,9 +4,9 @@ m, v mean and variance over a batch, M and V the running ones, c the momentum
 
   training     y = scale (x - m) / sqrt(v + epsilon) + shift
                M <- c M + (1 - c) m,  V <- c V + (1 - c) v
-  renormed     y = scale ((x - m) / sqrt(v + epsilon) r + d) + shift
+  renormed     y = scale (x - m + d sqrt(v) / r) / sqrt(v / r^2 + epsilon) + shift
                r = sqrt(v + epsilon) / sqrt(V + epsilon) in [1/3, 3],
-               d = (m - M) / sqrt(V + epsilon) in [-5, 5], without a gradient  [2]
+               d = (m - M) / sqrt(V + epsilon) in [-5, 5], without a gradient  [2], code of [3]
   else         y = scale (x - M) / sqrt(V + epsilon) + shift
 
 A pass in training mode has `train=True`, and `Network.apply_mutable` returns the network with new
@@ -28,11 +28,12 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from rljax.agent import Array
+from rljax.agent import Array, Metrics, choose
 from rljax.networks.initialisation import Initialisation
-from rljax.networks.layers import ACTIVATIONS, Activation, Dense, Module, joined
+from rljax.networks.layers import ACTIVATIONS, Activation, Dense, Module, Network, joined
 
 Place = Literal["before", "after"]  # of the activation
+MovedLoss = tuple[Array, tuple[Network, Metrics]]  # of a network with new statistics
 
 
 class BatchNorm(Module):
@@ -55,9 +56,10 @@ class BatchNorm(Module):
             return scale * y + shift
         axes = tuple(range(x.ndim - 1))
         m, v = x.mean(axis=axes), x.var(axis=axes)
-        y = (x - m) * jax.lax.rsqrt(v + self.epsilon)
+        used = (m, v)
         if passes is not None:
-            y = jnp.where(passes.value >= self.renormed_after, self._renormed(y, m, v), y)
+            used = choose(passes.value >= self.renormed_after, self._renormed(m, v), used)
+        y = (x - used[0]) * jax.lax.rsqrt(used[1] + self.epsilon)
         if not self.is_initializing():
             mean.value = self.momentum * mean.value + (1.0 - self.momentum) * m
             variance.value = self.momentum * variance.value + (1.0 - self.momentum) * v
@@ -70,12 +72,14 @@ class BatchNorm(Module):
             return None
         return self.variable("batch_stats", "passes", jnp.zeros, ())
 
-    def _renormed(self, y: Array, m: Array, v: Array) -> Array:
+    def _renormed(self, m: Array, v: Array) -> tuple[Array, Array]:
+        """The mean and the variance that are used instead."""
         mean, variance = (self.get_variable("batch_stats", x) for x in ("mean", "variance"))
         running = jnp.sqrt(variance + self.epsilon)
         r = jnp.clip(jnp.sqrt(v + self.epsilon) / running, 1.0 / 3.0, 3.0)
         d = jnp.clip((m - mean) / running, -5.0, 5.0)
-        return y * jax.lax.stop_gradient(r) + jax.lax.stop_gradient(d)
+        r, d = jax.lax.stop_gradient((r, d))
+        return m - d * jnp.sqrt(v) / r, v / jnp.square(r)
 
 
 class BatchNormMLP(Module):

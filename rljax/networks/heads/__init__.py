@@ -1,5 +1,6 @@
 """Heads: a critic's outputs as a return or its distribution, and what agents choose of them."""
 
+from rljax.networks.heads.bins import MARGIN, bounds_of_bins, range_of_returns
 from rljax.networks.heads.kinds import (
     CLIPPED,
     OUTER,
@@ -41,6 +42,7 @@ from rljax.networks.heads.settings import (
 
 __all__ = [
     "CLIPPED",
+    "MARGIN",
     "OUTER",
     "SMOOTHING",
     "Binned",
@@ -59,6 +61,7 @@ __all__ = [
     "WithHead",
     "at_once",
     "best_of_actions",
+    "bounds_of_bins",
     "check",
     "check_bins",
     "check_critics",
@@ -70,6 +73,7 @@ __all__ = [
     "of_actions",
     "of_critics",
     "of_returns",
+    "range_of_returns",
     "rescaled",
     "scattered",
     "truncated",

@@ -12,7 +12,7 @@ import optax
 from rljax.agent import Array, Number, config
 from rljax.networks.layers import Network
 from rljax.networks.optimisation.trained import Trained, clipped, cosine_rate
-from rljax.requirements import NonNegative, Positive, Share
+from rljax.requirements import NonNegative, Positive, Share, Widths
 
 Kind = Literal["adam", "radam", "rmsprop", "sgd"]
 Schedule = Literal["constant", "linear", "cosine"]
@@ -40,6 +40,19 @@ class WithSchedule(WithOptimiser):
         if self.rate_schedule == "constant" or self.rate_updates is not None:
             return self
         return dataclasses.replace(self, rate_updates=updates)
+
+
+@config
+class WithCritics(WithSchedule):
+    """Settings of scheduled optimisers, and of critics beside `hidden`: a base of a Config."""
+
+    critic_hidden: Widths | None = None  # of critics and value networks; None: as `hidden`
+
+    @property
+    def critic_widths(self) -> tuple[int, ...]:
+        """The widths of critics and value networks."""
+        settings: Any = self
+        return settings.hidden if self.critic_hidden is None else self.critic_hidden
 
 
 def trained(parameters: Any, rate: Number, settings: WithOptimiser) -> Trained:

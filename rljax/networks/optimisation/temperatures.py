@@ -20,7 +20,7 @@ import optax
 
 from rljax.agent import Array, Loss, Metrics, Number, config, same_fields
 from rljax.networks import distributions
-from rljax.networks.optimisation.optimisers import WithSchedule
+from rljax.networks.optimisation.optimisers import WithCritics
 from rljax.networks.optimisation.trained import Trained
 from rljax.requirements import Between, NonNegative, Real
 
@@ -29,8 +29,8 @@ Temperature = Annotated[float, Between(1e-8, None)]
 
 
 @config
-class WithTemperature(WithSchedule):
-    """Settings of a temperature learnt as in SAC, and of the networks' optimisers: a base of an
+class WithTemperature(WithCritics):
+    """Settings of a temperature learnt as in SAC, and of the networks: a base of an
     agent's Config.
     """
 

@@ -17,8 +17,8 @@ import numpy as np
 from rljax import envs
 from rljax.agent import EnvSpec, Step, mask_of
 from rljax.envs.host.hosted import Hosted
+from rljax.learning import evaluation
 from rljax.learning.drivers.driver import keys_of
-from rljax.networks import distributions
 from rljax.runs import arguments
 
 STEPS = 2_000  # of random actions
@@ -204,7 +204,7 @@ def _speed(played: _Played, inside: bool) -> Iterator[EnvFinding]:
 def _on_host(name: str, steps: int, seed: int) -> tuple[EnvSpec, _Played, list[EnvFinding]]:
     hosted = envs.make_hosted(envs.evaluated(name), 1)
     observation = hosted.reset([seed])
-    played = _play(observation, _uniform(hosted.spec, seed), hosted.step, steps)
+    played = _play(observation, hosted.spec, seed, hosted.step, steps)
     saved = [*_saving(hosted)]
     hosted.close()
     return hosted.spec, played, saved
@@ -220,22 +220,23 @@ def _inside(name: str, steps: int, seed: int) -> tuple[EnvSpec, _Played, list[En
         made, state = advance(keys_of([int(generator.integers(2**31))]), state, action)
         return jax.device_get(made)
 
-    return environment.spec, _play(observation, _uniform(environment.spec, seed), step, steps), []
+    return environment.spec, _play(observation, environment.spec, seed, step, steps), []
 
 
 def _play(
     observation: Any,
-    draw: Callable[[Any, int], np.ndarray],
+    spec: EnvSpec,
+    seed: int,
     step: Callable[[np.ndarray], Step],
     steps: int,
 ) -> _Played:
     observations, rewards, masks = [_flat(observation)], [], []
     lengths, terminated, returns = [], [], []
-    seconds = []
-    for number in range(steps):
+    seconds, generator = [], np.random.default_rng(seed)
+    for _ in range(steps):
         mask = mask_of(observation)
         masks += [] if mask is None else [np.asarray(mask)[0]]
-        action = draw(observation, number)
+        action = evaluation.uniform_on_host(generator, spec, 1, mask)
         began = time.perf_counter()
         made = step(action)
         seconds.append(time.perf_counter() - began)
@@ -258,16 +259,6 @@ def _saving(hosted: Hosted) -> Iterator[EnvFinding]:
             "A resumed run begins its episodes anew, and so differs from one without a stop. Keep "
             "what cannot be pickled out of its attributes, or make it anew in reset.",
         )
-
-
-def _uniform(spec: EnvSpec, seed: int) -> Callable[[Any, int], np.ndarray]:
-    """Draws uniform actions [1, ...] for an observation and its step, by `seed`."""
-    draw = jax.jit(
-        lambda time, mask: distributions.uniform(
-            jax.random.fold_in(jax.random.key(seed), time), spec, (1,), mask
-        )
-    )
-    return lambda observation, time: np.asarray(draw(time, mask_of(observation)))
 
 
 def _flat(observation: Any) -> np.ndarray:

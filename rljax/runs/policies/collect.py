@@ -20,8 +20,9 @@ from rljax.buffers import frames
 from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.learning.drivers.driver import TRAIN, environment_seeds
 from rljax.learning.plan.memory import require_room
-from rljax.runs import arguments, checkpoints, console, resumption
+from rljax.runs import arguments, checkpoints, resumption
 from rljax.runs.active import ActiveRun
+from rljax.runs.display import console
 from rljax.runs.policies import evaluate, loading, policy
 from rljax.runs.records import read_config
 from rljax.system import hardware

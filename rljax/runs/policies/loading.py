@@ -34,21 +34,23 @@ def load_all(
 
     `out` is a run's folder, or a file of `rljax pack`.
 
-    `config` has new values of settings that the agent's `acting` names. `parts` are of
+    `config` has new values of settings that the agent's `acting` names, and classes of networks
+    that only Python knows. `parts` are of
     `rljax.learning.named_code.PARTS`.
 
     Raises `ValueError` for no run, code without trust and other settings; `CheckpointError` without
     a usable checkpoint.
     """
     folder = arguments.run_folder(out)
+    config = arguments.classes_again(folder, config)
     described, settings, module, trained = _read(folder, parts)
     spec = EnvSpec.read(described["spec"])
-    changed = changed_for_acting(module, trained, config or {}, settings.agent)
+    changed = changed_for_acting(module, trained, config, settings.agent)
     if config:
         contract.check(module, spec, changed)
     saved = _saved(folder.path)
     values = saved.values.items()
-    scheduled = {name: value for name, value in values if name not in (config or {})}
+    scheduled = {name: value for name, value in values if name not in config}
     in_steps = schedules.in_steps(module, dataclasses.replace(changed, **scheduled), settings)
     try:
         stacked = configuration.stack(in_steps, len(settings.seeds))
@@ -185,7 +187,8 @@ def _read(folder: Folder, parts: Sequence[str]) -> tuple[Mapping[str, Any], Sett
     path = folder.path
     described = checked(path, packs.read_config(path)) if path.is_file() else read_config(path)
     settings = settings_of(described)
-    folder.require_code("config.json", named_code(settings, parts), described.get("seals"))
+    code = named_code(settings, described["config"], parts=parts)
+    folder.require_code("config.json", code, described.get("seals"))
     module = registry.load_agent(settings.agent)
     file = folder.path / "config.json"
     config = configuration.replace(module.Config(), described["config"], f"'{file}'")

@@ -206,12 +206,15 @@ def _mean_signals(records: Sequence[Record]) -> dict[str, dict[str, float | None
     return {"signals": means} if means else {}
 
 
-def signals_text(entry: Mapping[str, Any]) -> str:
-    """The means of signals in an entry of a summary, for users."""
-    return "".join(
-        f", {name} not finite" if mean is None else f", {name} {mean:,.1f}"
-        for name, mean in entry.get("signals", {}).items()
-    )
+def signals_text(entry: Mapping[str, Any], cost_limit: float | None = None) -> str:
+    """The means of signals in an entry of a summary, for users; that of "cost" with its limit."""
+    texts = []
+    for name, value in entry.get("signals", {}).items():
+        texts.append(f", {name} not finite" if value is None else f", {name} {value:,.1f}")
+        if name == "cost" and cost_limit is not None and value is not None:
+            where = "above" if value > cost_limit else "within"
+            texts.append(f" ({where} its limit of {cost_limit:,g})")
+    return "".join(texts)
 
 
 def _highest(values: Mapping[int, float]) -> int:

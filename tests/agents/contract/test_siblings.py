@@ -48,11 +48,11 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ("td3", "td3_bc"): Pair(109, EVERY - {"update"} | {"experience", "value"}, NORMALISATION),
     ("td3_bc", "rebrac"): Pair(lines=96, own=EVERY - {"State", "act"} | {"experience"}),
     ("iql", "riql"): Pair(lines=96, own=EVERY - {"State"} | {"experience"}),
-    ("iql", "fdvl"): Pair(lines=98, own=USUAL | {"value_loss", "critic_loss"}),
+    ("iql", "fdvl"): Pair(lines=96, own=USUAL | {"value_loss", "critic_loss"}),
     ("fdvl", "recoil"): Pair(
         lines=106, own=USUAL - {"init"} | {"experience", "value_loss", "critic_loss"}
     ),
-    ("iql", "famo2o"): Pair(lines=195, own=EVERY | {"experience"}),
+    ("iql", "famo2o"): Pair(lines=196, own=EVERY | {"experience"}),
     ("iql", "gciql"): Pair(lines=211, own=EVERY - {"actor_loss"} | {"experience", "value_loss"}),
     ("sac", "cql"): Pair(247, EVERY | {"experience", "value"}, NORMALISATION),
     ("cql", "calql"): Pair(lines=77, own=USUAL - {"update"} | {"experience", "critic_loss"}),

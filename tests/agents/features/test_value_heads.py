@@ -14,7 +14,7 @@ from scipy.special import log_softmax, logsumexp, softmax
 from rljax import networks
 from rljax.agent import EnvSpec
 from rljax.agents import cql, iql, td3_bc
-from rljax.networks import bins, heads
+from rljax.networks import heads
 from rljax.runs import records, run
 from tests.agents import reference, value_learning
 from tests.agents.value_learning import KEY, SPEC
@@ -162,7 +162,7 @@ def test_ends_of_the_bins_are_the_users_or_the_datas() -> None:
     batch = reference.transitions(0, 30)
     for ends, expected in (
         ({"v_min": -3.0, "v_max": 7.0}, [-3.0, 7.0]),
-        ({}, bins.bounds_of_bins(bins.range_of_returns(batch, 0.9), BINS)),
+        ({}, heads.bounds_of_bins(heads.range_of_returns(batch, 0.9), BINS)),
     ):
         state, config = made(SPEC, discount=0.9, **ends)
         assert np.isnan(state.critic.parameters.options["bounds"]).all() == (not ends)

@@ -13,7 +13,8 @@ from gymnasium import spaces
 
 from rljax.agent import Part
 from rljax.learning import registry
-from rljax.runs.export import checks, exporting, lowering
+from rljax.runs.export import checks, exporting
+from rljax.runs.export.lowering import equations
 from rljax.runs.export.program import Program
 from rljax.runs.policies.policy import Policies
 from scripts.results import spaces as table
@@ -162,8 +163,7 @@ def test_names_from_a_file_are_no_code() -> None:
 
 
 def test_a_wrong_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    lowering_class = lowering._Lowering
-    monkeypatch.setattr(lowering_class, "_argmax", lowering_class._argmin)
+    monkeypatch.setitem(equations.RULES, "argmax", equations.RULES["argmin"])
     with pytest.raises(ValueError, match=r"actions differ from the run's by .*No file"):
         try_formats(policies_of("masks"), "numpy")
 

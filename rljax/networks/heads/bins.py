@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.agent import Array, Number, Transition
-from rljax.networks.heads import OUTER
+from rljax.networks.heads.kinds import OUTER
 
 MARGIN = 0.1  # share of the returns' range that bins add at either end; own choice
 

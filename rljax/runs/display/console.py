@@ -1,4 +1,7 @@
-"""The display of a running run: a live line in the terminal, or nothing."""
+"""The display of a running run: a live line in the terminal, or nothing.
+
+That of notebooks is in `rljax.runs.display.notebook`.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 class View:
     """Without progress, for the Python API."""
 
+    is_python = False  # the user types Python, not commands
+
     def start(self, folder: Path, total: int, settings: Settings, needed: int) -> None:
         """A run begins, with `total` steps per learner and `needed` bytes of state."""
 
@@ -34,10 +39,11 @@ class View:
         step: int,
         returns: np.ndarray,
         signals: Mapping[str, np.ndarray],
+        success: np.ndarray | None = None,
         random: float | None = None,
     ) -> None:
-        """Means of an evaluation's returns [P] and of signals, [P] by name, and at first the return
-        of uniform actions.
+        """Means of an evaluation's returns [P], of signals, [P] by name, of success [P], if
+        reported, and at first the return of uniform actions.
         """
 
     def say(self, text: str) -> None:
@@ -120,16 +126,11 @@ class Terminal(View):
         step: int,
         returns: np.ndarray,
         signals: Mapping[str, np.ndarray],
+        success: np.ndarray | None = None,
         random: float | None = None,
     ) -> None:
-        spread = (
-            f" (learners {returns.min():,.1f} to {returns.max():,.1f})" if len(returns) > 1 else ""
-        )
-        sums = "".join(f", {_plain(name)} {means.mean():,.1f}" for name, means in signals.items())
-        chance = "" if random is None else f" (uniform actions {random:,.1f})"
-        self.console.print(
-            f"step {step:>10,}  evaluation return {returns.mean():>10,.1f}{spread}{sums}{chance}"
-        )
+        text = evaluation_text(returns, signals, success, random)
+        self.console.print(f"step {step:>10,}  evaluation {_plain(text)}")
         self.status("training")
 
     def say(self, text: str) -> None:
@@ -139,28 +140,9 @@ class Terminal(View):
         self.console.print(f"[yellow]warning:[/yellow] {_plain(text)}")
 
     def finished(self, summary: dict[str, Any]) -> None:
-        from rljax.learning import population
-
         self.stop()
-        speed = summary["steps_per_second"]
-        if summary["final"] is not None:
-            self.console.print(f"final return {_final(summary['final'])}")
-        if "estimate" in summary:
-            self.console.print(
-                f"estimate of the discounted return: {summary['estimate']['mean']:,.4g}"
-            )
-        for entry in _best_first(summary.get("settings", [])):
-            self.console.print(
-                f"{_plain(population.label(entry['values']))}: final return "
-                f"{_final(entry['final'])}"
-            )
-        for learner in summary["diverged"]:
-            self.console.print(f"[yellow]diverged:[/yellow] {_plain(learner['cause'])}")
-        in_loop = f"; {speed:,.0f} steps/s in the training loop" if speed else ""
-        self.console.print(
-            f"{summary['wall_seconds']:,.0f} s, of which {summary['compile_seconds']:.1f} "
-            f"s compiling{in_loop}; {summary['peak_memory_bytes'] / 1e6:,.0f} MB at most"
-        )
+        for line in summary_lines(summary):
+            self.say(line)
 
     def stop(self) -> None:
         with contextlib.suppress(AttributeError):
@@ -174,11 +156,48 @@ def _plain(text: object) -> str:
     return escape(printable(text, keep=LINES))
 
 
-def _final(final: dict[str, Any]) -> str:
+def evaluation_text(
+    returns: np.ndarray,
+    signals: Mapping[str, np.ndarray],
+    success: np.ndarray | None,
+    random: float | None,
+) -> str:
+    """The means of an evaluation, for users. See `View.evaluated`."""
+    spread = f" (learners {returns.min():,.1f} to {returns.max():,.1f})" if len(returns) > 1 else ""
+    rate = "" if success is None else f", success {success.mean():.0%}"
+    sums = "".join(f", {name} {means.mean():,.1f}" for name, means in signals.items())
+    chance = "" if random is None else f" (uniform actions {random:,.1f})"
+    return f"return {returns.mean():>10,.1f}{spread}{rate}{sums}{chance}"
+
+
+def summary_lines(summary: Mapping[str, Any]) -> list[str]:
+    """What a run came to, for users."""
+    from rljax.learning import population
+
+    lines, limit = [], summary.get("cost_limit")
+    if summary["final"] is not None:
+        lines.append(f"final return {_final(summary['final'], limit)}")
+    if "estimate" in summary:
+        lines.append(f"estimate of the discounted return: {summary['estimate']['mean']:,.4g}")
+    for entry in _best_first(summary.get("settings", [])):
+        lines.append(f"{population.label(entry['values'])}: final return {_final(entry['final'])}")
+    lines += [f"diverged: {learner['cause']}" for learner in summary["diverged"]]
+    speed = summary["steps_per_second"]
+    in_loop = f"; {speed:,.0f} steps/s in the training loop" if speed else ""
+    lines.append(
+        f"{summary['wall_seconds']:,.0f} s, of which {summary['compile_seconds']:.1f} s compiling"
+        f"{in_loop}; {summary['peak_memory_bytes'] / 1e6:,.0f} MB at most"
+    )
+    return lines
+
+
+def _final(final: dict[str, Any], cost_limit: float | None = None) -> str:
     from rljax.runs.statistics.summaries import signals_text
 
     number = len(final["learners"])
-    text = f"{final['mean']:,.1f}{signals_text(final)} at {final['step']:,} steps"
+    rate = "" if final["success"] is None else f", success {final['success']:.0%}"
+    means = f"{final['mean']:,.1f}{rate}{signals_text(final, cost_limit)}"
+    text = f"{means} at {final['step']:,} steps"
     if number == 1:
         return text
     if final["interval"] is None:
@@ -198,10 +217,17 @@ def _best_first(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(evaluated, key=lambda entry: -entry["final"]["iqm"])[:20]
 
 
-def create(quiet: bool) -> View:
-    """A quiet view, the terminal's view, or in processes after the first `Silent`."""
+def create(quiet: bool | None) -> View:
+    """A quiet view, or that of the terminal or of a notebook; in processes after the first
+    `Silent`.
+
+    None shows progress in a notebook alone.
+    """
     from rljax.distributed import processes
+    from rljax.runs.display import notebook
 
     if not processes.is_first():
         return Silent()
-    return View() if quiet else Terminal()
+    if not quiet and notebook.is_notebook():
+        return notebook.Notebook()
+    return Terminal() if quiet is False else View()

@@ -1,0 +1,1 @@
+"""What a running run shows: in terminals, and in notebooks."""

@@ -1,0 +1,33 @@
+"""Widths of critics and value networks, beside those of other networks."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+
+import jax
+import pytest
+
+from rljax import agent as contract
+from rljax.learning import registry
+
+WIDTH = 37
+AGENTS = [
+    name
+    for name in registry.names()
+    if {"hidden", "critic_hidden"} <= registry.load_agent(name).Config.__dataclass_fields__.keys()
+]
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_critics_and_values_alone_have_their_widths(name: str) -> None:
+    module = registry.load_agent(name)
+    spec, config, _ = importlib.import_module(f"tests.agents.test_{name}").example()
+    config = dataclasses.replace(config, critic_hidden=(WIDTH,))
+    contract.check(module, spec, config)
+    state = jax.eval_shape(lambda key: module.init(key, spec, config), jax.random.key(0))
+    wide = {
+        str(place[0]) for place, leaf in jax.tree.leaves_with_path(state) if WIDTH in leaf.shape
+    }
+    networks = {f".{field.name}" for field in dataclasses.fields(state)}
+    assert wide == {x for x in networks if "critic" in x or "value" in x}
