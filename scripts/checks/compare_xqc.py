@@ -54,16 +54,16 @@ def batches(updates: int) -> list[Transition]:
     """Batches of random transitions."""
     generator = np.random.Generator(np.random.PCG64(0))
 
-    def normal(*shape: int) -> np.ndarray:
+    def normal(*shape: int) -> Any:
         return generator.normal(size=(BATCH, *shape)).astype(np.float32)
 
     return [
         Transition(
             observation=normal(OBSERVATION) * 3.0 + 1.0,
-            action=np.tanh(normal(ACTION)),
+            action=np.tanh(normal(ACTION)),  # pyright: ignore[reportArgumentType]
             reward=normal(),
-            terminated=generator.random(BATCH) < 0.2,
-            truncated=np.zeros(BATCH, bool),
+            terminated=generator.random(BATCH) < 0.2,  # pyright: ignore[reportArgumentType]
+            truncated=np.zeros(BATCH, bool),  # pyright: ignore[reportArgumentType]
             next_observation=normal(OBSERVATION) * 3.0 + 1.0,
         )
         for _ in range(updates)
@@ -99,7 +99,7 @@ def their_learner(peer: Path, updates: int, changes: Mapping[str, Any]) -> Any:
 
         def log_prob(self, value: Any) -> Any:
             del value
-            change = self.bijector.forward_log_det_jacobian(self.before)
+            change: Any = self.bijector.forward_log_det_jacobian(self.before)
             return self.distribution.log_prob(self.before) - change
 
     def gaussian(loc: Any, scale_diag: Any) -> Any:
