@@ -4,7 +4,7 @@ gamma discount, Q_c critics, Q'_c targets, Q and Q' their means or smallest
 s' is k <= n steps ahead, less at an end;  R = sum_{i<k} gamma^i r_i
   y        = R + gamma^k (1 - terminated) Q'(s', a')  [1, algorithm 1]
   a'       = argmax_a Q'(s', a), or argmax_a Q(s', a)  double [2]
-  L(Q)     = sum_c mean w l(Q_c(s, a), y)  l: rljax/networks/heads.py; w: priorities' [4]
+  L(Q)     = sum_c mean w l(Q_c(s, a), y)  l: rljax/networks/heads; w: priorities' [4]
   Q_c(s, a) = V_c(s) + A_c(s, a) - mean_a' A_c(s, a')  dueling [3, eq. 9]
   L(alpha) = mean (H(softmax(Q(s, .) / alpha)) - target_entropy)^2  [5], its code
   Q'_c    <- (1 - rho) Q'_c + rho Q_c  every target_every-th update

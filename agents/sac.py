@@ -30,10 +30,19 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
-from rljax.networks import distributions, encoders, noise, policies
+from rljax.networks import distributions, encoders, heads, noise, policies
 from rljax.networks.encoders import EncoderSettings
-from rljax.networks.optimisation import temperatures
-from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share, Widths
+from rljax.networks.optimisation import resets, temperatures
+from rljax.requirements import (
+    Count,
+    DropoutRate,
+    LogStd,
+    NonNegative,
+    Positive,
+    Real,
+    Share,
+    Widths,
+)
 
 
 @agent.config
@@ -41,6 +50,8 @@ class Config(
     buffers.ReplaySettings,
     buffers.PrioritySettings,
     temperatures.WithTemperature,
+    heads.WithCriticHead,
+    resets.WithResets,
     policies.WithPolicyNetwork,
 ):
     """Hyperparameters."""
@@ -75,6 +86,7 @@ class Config(
     with_replacement: bool = False  # they may be the same; True in WSRL
     activation: networks.Activation = "relu"  # of hidden layers; [1]
     layer_norm: bool = False  # of the critics; True in RLPD
+    dropout: DropoutRate | None = None  # of critics' hidden units; 0.01 in DroQ
     initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; code of [1]
 
 
@@ -82,9 +94,10 @@ class State(struct.PyTreeNode):
     """What learning changes."""
 
     actor: networks.Trained  # [O] -> [2 A]: mean and log std
-    critic: networks.Trained  # [O], [A] -> [C]
+    critic: networks.Trained  # [O], [A] -> [C (, K)]
     target_critic: networks.Network
     log_temperature: networks.Trained  # []
+    spec: EnvSpec = struct.field(pytree_node=False)
 
 
 def experience(config: Config) -> buffers.Replay:
@@ -97,6 +110,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_continuous("sac", spec, "sac_discrete")
     agent.require_order(config, "log_std_min", "log_std_max")
     agent.require_subset(config.min_critics, config.num_critics)
+    heads.check_critics(config)
     encoders.check(spec, EncoderSettings.of(config))
 
 
@@ -107,7 +121,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     style = (config.activation, config.initialisation)
     net = policies.gaussian_network(config.hidden, spec, config, *style)
     actor = encoders.create(spec, encoding, net, key_actor)
-    net = networks.Ensemble(config.num_critics, config.critic_widths, *style, config.layer_norm)
+    size, features = (config.num_critics, config.critic_widths), heads.of_critics(config).features
+    net = networks.Ensemble(*size, *style, config.layer_norm, features)
     action = jnp.zeros(spec.action_shape)
     critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(
@@ -115,6 +130,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         critic=networks.trained(critic, config.critic_lr, config),
         target_critic=networks.copy(critic),
         log_temperature=temperatures.create(config),
+        spec=spec,
     )
 
 
@@ -142,36 +158,39 @@ def act(
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
     """The critics' mean [...] of actions [..., A]."""
-    return state.critic(observation, action).mean(axis=0)
+    return heads.of_critics(config).mean(state.critic(observation, action)).mean(axis=0)
 
 
 # [1, eq. 5]
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Squared error of the critics to the soft target."""
+    """Error of the critics to the soft target."""
+    head = heads.of_critics(config)
     pi = distributions.squashed(state.actor(batch.next_observation), config)
     shape = () if config.num_next_actions == 1 else (config.num_next_actions,)
     next_action, next_log_prob = pi.sample_and_log_prob(seed=key, sample_shape=shape)
-    next_q = state.target_critic(batch.next_observation, next_action)  # [C, (N,) B]
+    dropout = networks.Dropout.of(config.dropout, key, 2)
+    next_outputs = state.target_critic(batch.next_observation, next_action, dropout=dropout)
     subset = (config.min_critics, jax.random.fold_in(key, 1), config.with_replacement)
-    next_q = networks.smallest_of_subset(next_q, *subset)  # [(N,) B]
-    if config.entropy_backup:
-        next_q -= jnp.exp(state.log_temperature.parameters) * next_log_prob
-    bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
-    next_v = next_q.max(axis=0) if shape else next_q  # [B], of the best action
-    target = config.reward_scale * batch.reward + bootstrap * next_v
+    next_outputs = networks.subset(next_outputs, *subset)  # [C, (N,) B (, K)]
+    next_outputs = heads.combined(next_outputs, head, config.target_value)
+    penalty = jnp.exp(state.log_temperature.parameters) * next_log_prob  # [(N,) B]
+    penalty = penalty if config.entropy_backup else jnp.zeros_like(penalty)
+    if shape:
+        next_outputs, penalty = heads.best_of_actions(next_outputs, penalty, head)
+    reward = config.reward_scale * batch.reward
     if config.reward_shift is not None:
-        target += config.reward_shift
-    q = critic(batch.observation, batch.action)  # [C, B]
-    error = q - jax.lax.stop_gradient(target)
-    loss = buffers.weighted(jnp.square(error), batch).mean(axis=-1).sum()
-    metrics = {
-        "critic/loss": loss,
-        "critic/q": q.mean(),
-        "critic/target": target.mean(),
-    }
-    return loss, metrics | buffers.priorities(error, batch)
+        reward += config.reward_shift
+    discount = config.discount * (1.0 - batch.terminated)  # [B]
+    target = head.target(next_outputs, reward, discount, penalty)
+    dropout = networks.Dropout.of(config.dropout, key, 3)
+    outputs = critic(batch.observation, batch.action, dropout=dropout)  # [C, B (, K)]
+    loss = buffers.weighted(head.loss(outputs, target), batch).mean(axis=-1).sum()
+    means = {"critic/q": head.mean(outputs), "critic/target": head.target_mean(target)}
+    means |= head.clipped_mass(next_outputs, reward, discount, penalty)
+    metrics = {"critic/loss": loss} | jax.tree.map(jnp.mean, means)
+    return loss, metrics | buffers.priorities(head.error(outputs, target), batch)
 
 
 # [1, eq. 9]
@@ -181,7 +200,9 @@ def actor_loss(
     """Weighted log-probability minus the critics' value."""
     pi = distributions.squashed(actor(batch.observation), config)
     action, log_prob = pi.sample_and_log_prob(seed=key)
-    q = state.critic(batch.observation, action)  # [C, B]
+    dropout = networks.Dropout.of(config.dropout, key, 1)
+    outputs = state.critic(batch.observation, action, dropout=dropout)
+    q = heads.of_critics(config).mean(outputs)  # [C, B]
     q = networks.smallest(q) if config.actor_value == "smallest" else q.mean(axis=0)  # [B]
     loss = (jnp.exp(state.log_temperature.parameters) * log_prob - q).mean()
     return loss, {"actor/loss": loss, "actor/entropy": -log_prob.mean()}
@@ -207,7 +228,8 @@ def update(
 
     state, actor_metrics = agent.every(config.policy_delay, step, improve, state)
     target_critic = networks.polyak(critic, state.target_critic, config.target_rate)
-    return state.replace(target_critic=target_critic), metrics | actor_metrics
+    state = state.replace(target_critic=target_critic)
+    return resets.renewed(state, init, key, step, config), metrics | actor_metrics
 
 
 if __name__ == "__main__":

@@ -31,13 +31,15 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
-from rljax.networks import encoders, noise
+from rljax.networks import encoders, heads, noise
 from rljax.networks.encoders import EncoderSettings
 from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.ReplaySettings, buffers.PrioritySettings):
+class Config(
+    networks.WithCritics, buffers.ReplaySettings, buffers.PrioritySettings, heads.WithCriticHead
+):
     """Hyperparameters."""
 
     # Optimisation
@@ -72,7 +74,7 @@ class State(struct.PyTreeNode):
     """What learning changes."""
 
     actor: networks.Trained  # [O] -> [A]: before tanh
-    critic: networks.Trained  # [O], [A] -> [C]
+    critic: networks.Trained  # [O], [A] -> [C (, K)]
     target_actor: networks.Network
     target_critic: networks.Network
 
@@ -86,6 +88,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for what does not fit."""
     agent.require_continuous("td3", spec)
     agent.require_subset(config.min_critics, config.num_critics)
+    heads.check_critics(config)
     encoders.check(spec, EncoderSettings.of(config))
 
 
@@ -96,7 +99,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     style = (config.activation, config.initialisation)
     net = networks.MLP(config.hidden, spec.action_size, *style)
     actor = encoders.create(spec, encoding, net, key_actor)
-    net = networks.Ensemble(config.num_critics, config.critic_widths, *style, config.layer_norm)
+    size, features = (config.num_critics, config.critic_widths), heads.of_critics(config).features
+    net = networks.Ensemble(*size, *style, config.layer_norm, features)
     action = jnp.zeros(spec.action_shape)
     critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(
@@ -131,7 +135,7 @@ def act(
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
     """The critics' mean [...] of actions [..., A]."""
-    return state.critic(observation, action).mean(axis=0)
+    return heads.of_critics(config).mean(state.critic(observation, action)).mean(axis=0)
 
 
 def policy(actor: networks.AnyNetwork, observation: Array) -> Array:
@@ -143,33 +147,33 @@ def policy(actor: networks.AnyNetwork, observation: Array) -> Array:
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Squared error of the critics to the target."""
+    """Error of the critics to the target."""
+    head = heads.of_critics(config)
     smoothing = config.target_noise * jax.random.normal(key, batch.action.shape)
     smoothing = jnp.clip(smoothing, -config.target_noise_clip, config.target_noise_clip)
     next_action = policy(state.target_actor, batch.next_observation)
     next_action = jnp.clip(next_action + smoothing, -1.0, 1.0)
-    next_q = state.target_critic(batch.next_observation, next_action)  # [C, B]
-    key_subset = jax.random.fold_in(key, 1)
-    next_q = networks.smallest_of_subset(next_q, config.min_critics, key_subset)  # [B]
-    bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
-    target = config.reward_scale * batch.reward + bootstrap * next_q
-    q = critic(batch.observation, batch.action)  # [C, B]
-    error = q - jax.lax.stop_gradient(target)
-    loss = buffers.weighted(jnp.square(error), batch).mean(axis=-1).sum()
-    metrics = {
-        "critic/loss": loss,
-        "critic/q": q.mean(),
-        "critic/target": target.mean(),
-    }
-    return loss, metrics | buffers.priorities(error, batch)
+    next_outputs = state.target_critic(batch.next_observation, next_action)
+    subset = (config.min_critics, jax.random.fold_in(key, 1))
+    next_outputs = networks.subset(next_outputs, *subset)  # [C, B (, K)]
+    next_outputs = heads.combined(next_outputs, head, config.target_value)
+    reward = config.reward_scale * batch.reward
+    discount = config.discount * (1.0 - batch.terminated)  # [B]
+    target = head.target(next_outputs, reward, discount)
+    outputs = critic(batch.observation, batch.action)  # [C, B (, K)]
+    loss = buffers.weighted(head.loss(outputs, target), batch).mean(axis=-1).sum()
+    means = {"critic/q": head.mean(outputs), "critic/target": head.target_mean(target)}
+    means |= head.clipped_mass(next_outputs, reward, discount)
+    metrics = {"critic/loss": loss} | jax.tree.map(jnp.mean, means)
+    return loss, metrics | buffers.priorities(head.error(outputs, target), batch)
 
 
 # [1, algorithm 1]
-def actor_loss(actor: networks.Network, state: State, batch: Transition) -> Loss:
+def actor_loss(actor: networks.Network, state: State, batch: Transition, config: Config) -> Loss:
     """Minus the first critic's value."""
     first_critic = networks.member(state.critic, 0)
     action = policy(actor, batch.observation)
-    q = first_critic(batch.observation, action)  # [1, B]
+    q = heads.of_critics(config).mean(first_critic(batch.observation, action))  # [1, B]
     loss = -q.mean()
     return loss, {"actor/loss": loss}
 
@@ -184,7 +188,7 @@ def update(
 
     def improve(state: State) -> tuple[State, Metrics]:
         optimiser = networks.optimiser(config.actor_lr, step, config)
-        actor, metrics = state.actor.step(optimiser, actor_loss, state, batch)
+        actor, metrics = state.actor.step(optimiser, actor_loss, state, batch, config)
         rate = config.target_rate
         state = state.replace(
             actor=actor,

@@ -162,14 +162,13 @@ def critic_loss(
     next_outputs, _ = state.target_critic.apply_mutable(both, actions, train=True)
     number = len(next_action)
     outputs, next_outputs = outputs[:, :number], next_outputs[:, number:]
-    lowest = classes.mean(next_outputs).argmin(axis=0)  # [B]
-    next_outputs = next_outputs[lowest, jnp.arange(number)]  # [B, K]
+    next_outputs = classes.smallest(next_outputs)  # [B, K]
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
     cost = jnp.exp(state.log_temperature.parameters) * next_log_prob
-    target = classes.target(next_outputs, batch.reward - bootstrap * cost, bootstrap)
+    target = classes.target(next_outputs, batch.reward, bootstrap, cost)
     loss = classes.loss(outputs, target).mean(axis=-1).sum()
     loss = loss if config.loss == "classes" else 0.5 * loss
-    clipped = classes.clipped_mass(next_outputs, batch.reward - bootstrap * cost, bootstrap)
+    clipped = classes.clipped_mass(next_outputs, batch.reward, bootstrap, cost)
     metrics = {
         "critic/loss": loss,
         "critic/q": classes.mean(outputs).mean(),

@@ -54,6 +54,19 @@ class AtLeast:
 
 
 @dataclasses.dataclass(frozen=True)
+class EachAtLeast:
+    """Lists of whole numbers from a limit on."""
+
+    limit: int
+
+    def require(self, config: Any, name: str) -> None:
+        """See `Between`."""
+        values = getattr(config, name)
+        if min(values, default=self.limit) < self.limit:
+            raise ValueError(f"{_flag(name)} is {values}: each must be at least {self.limit}.")
+
+
+@dataclasses.dataclass(frozen=True)
 class LayerWidths:
     """Widths of layers, each at least 1."""
 
@@ -65,10 +78,12 @@ class LayerWidths:
 Real = Annotated[float, Between()]  # any finite number
 NonNegative = Annotated[float, Between(0, None)]
 Share = Annotated[float, Between(0, 1)]
+DropoutRate = Annotated[float, Between(0, 0.99)]
 Positive = Annotated[float, Above(0)]
 LogStd = Annotated[float, Between(-30, 30)]  # of a policy
 Count = Annotated[int, AtLeast(1)]
 Whole = Annotated[int, AtLeast(0)]
+Counts = Annotated[tuple[int, ...], EachAtLeast(1)]
 Widths = Annotated[tuple[int, ...], LayerWidths()]
 
 
@@ -82,7 +97,7 @@ def check_types(config: Any) -> None:
 
 @functools.cache
 def _requirements(cls: type) -> dict[str, list[Any]]:
-    kinds = (Between, Above, AtLeast, LayerWidths)
+    kinds = (Between, Above, AtLeast, EachAtLeast, LayerWidths)
     hints = typing.get_type_hints(cls, include_extras=True)
     requirements = {}
     for field in dataclasses.fields(cls):

@@ -15,6 +15,7 @@ from rljax.networks.ensembles import (
     outputs_and_head,
     smallest,
     smallest_of_subset,
+    subset,
     values_and_slopes,
 )
 from rljax.networks.initialisation import SPARSITY, Initialisation, initialisers
@@ -94,6 +95,7 @@ __all__ = [
     "polyak_every",
     "smallest",
     "smallest_of_subset",
+    "subset",
     "trained",
     "values_and_slopes",
 ]

@@ -146,18 +146,22 @@ def largest(values: Array, axis: int = 0) -> Array:
     return -smallest(-values, axis)
 
 
-def smallest_of_subset(
-    values: Array, number: int | None, key: Array, with_replacement: bool = False
-) -> Array:
-    """The smallest value [...] of `number` critics drawn from `values` [C, ...]; None: of all.
+def subset(values: Array, number: int | None, key: Array, with_replacement: bool = False) -> Array:
+    """The values or outputs of `number` critics drawn from [C, ...]; None: of all.
 
     One subset serves the whole batch (REDQ, arXiv:2101.05982, algorithm 1). Its critics differ,
     unless they are drawn `with_replacement`.
     """
     if number is None:
-        return values.min(axis=0)
-    subset = jax.random.choice(key, values.shape[0], (number,), with_replacement)
-    return values[subset].min(axis=0)
+        return values
+    return values[jax.random.choice(key, values.shape[0], (number,), with_replacement)]
+
+
+def smallest_of_subset(
+    values: Array, number: int | None, key: Array, with_replacement: bool = False
+) -> Array:
+    """The smallest value [...] of a `subset` of critics' values [C, ...]."""
+    return subset(values, number, key, with_replacement).min(axis=0)
 
 
 def member(ensemble: Network | Trained, index: int) -> Network:

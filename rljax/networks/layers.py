@@ -59,6 +59,17 @@ class Dropout(NamedTuple):
     # the share of units set to 0, in [0, 1); others are multiplied by 1 / (1 - rate)
     rate: Number
 
+    @classmethod
+    def of(cls, rate: Number | None, key: Array, index: int) -> Dropout | None:
+        """The dropout of one pass, whose key is `key` with an `index`; None without a rate."""
+        return None if rate is None else cls(jax.random.fold_in(key, index), rate)
+
+    def __call__(self, x: Array, layer: int) -> Array:
+        """Units [..., H] of a layer, of which some are 0."""
+        key = jax.random.fold_in(self.key, layer)
+        mask = jax.random.bernoulli(key, 1.0 - self.rate, x.shape)
+        return jnp.where(mask, x / (1.0 - self.rate), 0.0)
+
 
 @functools.partial(
     jax.tree_util.register_dataclass,
@@ -225,19 +236,20 @@ class MLP(Module):
     output_scale: float = 1.0  # gain of the last layer's orthogonal initialisation
     layer_norm: Norm = False
     precision: Precision = "float32"
+    drops_first: bool = False  # dropout before a layer's normalisation: arXiv:2110.02034
 
     @nn.compact
     def __call__(self, *inputs: Array, dropout: Dropout | None = None) -> Array:
-        """`dropout` comes after each activation."""
+        """`dropout` comes after each activation, unless it `drops_first`."""
         x = joined(inputs)
         style = (self.initialisation, math.sqrt(2.0), False, self.precision)
         for i, width in enumerate(self.hidden):
             x = Dense(width, *style, name=f"hidden_{i}")(x)
+            if dropout is not None and self.drops_first:
+                x = dropout(x, i)
             x = activated(x, self.activation, self.layer_norm, f"norm_{i}")
-            if dropout is not None:
-                key = jax.random.fold_in(dropout.key, i)
-                mask = jax.random.bernoulli(key, 1.0 - dropout.rate, x.shape)
-                x = jnp.where(mask, x / (1.0 - dropout.rate), 0.0)
+            if dropout is not None and not self.drops_first:
+                x = dropout(x, i)
         if self.features is None:
             return x
         style = (self.initialisation, self.output_scale, True, self.precision)
@@ -300,20 +312,24 @@ def feedforward(
     return MLP(hidden, features, activation, initialisation, layer_norm="plain")
 
 
-def copies(target: Any, size: int) -> Any:
-    """A module, or a function of one, with `size` sets of parameters for the same inputs."""
-    shared: Any = None
+def copies(target: Any, size: int, in_axes: Any = None) -> Any:
+    """A module, or a function of one, with `size` sets of parameters for the same inputs, or for
+    parts of those with an axis.
+    """
     return nn.vmap(
         target,
         variable_axes={"params": 0},
         split_rngs={"params": True},
-        in_axes=shared,
+        in_axes=in_axes,
         axis_size=size,
     )
 
 
 class Ensemble(Module):
-    """`size` independent MLPs as one batched product: to [C, ...], or [C, ..., K] with K > 1."""
+    """`size` independent MLPs as one batched product: to [C, ...], or [C, ..., K] with K > 1.
+
+    Dropout comes before a layer's normalisation, with units of its own in each member.
+    """
 
     size: int
     hidden: tuple[int, ...]
@@ -325,11 +341,21 @@ class Ensemble(Module):
     precision: Precision = "float32"
 
     @nn.compact
-    def __call__(self, *inputs: Array) -> Array:
+    def __call__(self, *inputs: Array, dropout: Dropout | None = None) -> Array:
         style = (self.activation, self.initialisation, self.output_scale)
         options = {"layer_norm": self.layer_norm, "precision": self.precision, "name": "members"}
-        members = copies(MLP, self.size)(self.hidden, self.features, *style, **options)
-        outputs = members(joined(inputs))
+        options["drops_first"] = True
+        if dropout is None:
+            members = copies(MLP, self.size)(self.hidden, self.features, *style, **options)
+            outputs = members(joined(inputs))
+        else:
+            member = MLP(self.hidden, self.features, *style, **options)
+            keys = jax.random.split(dropout.key, self.size)
+
+            def drop(member: MLP, x: Array, key: Array) -> Array:
+                return member(x, dropout=Dropout(key, dropout.rate))
+
+            outputs = copies(drop, self.size, (None, 0))(member, joined(inputs), keys)
         return outputs.squeeze(-1) if self.features == 1 else outputs
 
 

@@ -50,8 +50,21 @@ CARTPOLE = {
     "target_every": 1_000,
     "num_steps": 1,
 }
-AGENTS = ("sac", "td3", "dqn", "ppo")
+AGENTS = ("sac", "td3", "dqn", "ppo", "tqc", "droq", "redq")
 PEER = "sbx-rl"
+# Of SAC and TQC, with the peer's sizes: our agent, and its settings.
+TWENTY: dict[str, Any] = {"num_updates": 20, "policy_delay": 20}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "tqc": ("tqc", {"num_critics": 2, "critic_hidden": (256, 256)}),
+    "droq": ("sac", {"dropout": 0.01, "layer_norm": True} | TWENTY),
+    "redq": ("sac", {"num_critics": 10, "min_critics": 2, "actor_value": "mean"} | TWENTY),
+}
+PEER_TWENTY: dict[str, Any] = {"gradient_steps": 20, "policy_delay": 20}
+PEER_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # its REDQ takes the smallest of all
+    "droq": ("SAC", {"policy_kwargs": {"dropout_rate": 0.01, "layer_norm": True}} | PEER_TWENTY),
+    "redq": ("SAC", {"policy_kwargs": {"n_critics": 10}} | PEER_TWENTY),
+}
+HEADS = ("two_hot", "hl_gauss", "c51", "quantile")  # of SAC's critics
 TURNS = 9  # repetitions of the loop and of its bare update, to measure the share of the bound
 
 
@@ -70,7 +83,8 @@ def peak_memory() -> int:
 
 def ours(agent: str, steps: int, seeds: int) -> dict[str, Any]:
     """Steps per second of the training loop of an agent that learns from replay."""
-    environment, changes = ("CartPole-v1", CARTPOLE) if agent == "dqn" else (ENVIRONMENT, {})
+    environment = "CartPole-v1" if agent == "dqn" else ENVIRONMENT
+    agent, changes = ("dqn", CARTPOLE) if agent == "dqn" else VARIANTS.get(agent, (agent, {}))
     changes = changes | {"warmup_steps": WARMUP}
     with prepared(agent, seeds, WARMUP + 200 + steps, changes, environment) as training:
         timed(training.driver, WARMUP + 200)
@@ -152,6 +166,16 @@ def bound(agent: str, steps: int, size: str = "") -> dict[str, Any]:
     """
     *widths, activation = size.split("-")
     changes = {"hidden": tuple(map(int, widths)), "activation": activation} if size else {}
+    return bare(agent, steps, changes)
+
+
+def head(kind: str, steps: int) -> dict[str, Any]:
+    """The same of SAC with another head."""
+    return bare("sac", steps, {"value_head": kind})
+
+
+def bare(agent: str, steps: int, changes: dict[str, Any]) -> dict[str, Any]:
+    """Updates per second of the bare update of an agent with these settings."""
     with prepared(agent, 1, WARMUP, {"warmup_steps": WARMUP} | changes) as training:
         training.driver.advance(WARMUP)
         return {"steps_per_second": steps / update_alone(training, steps)()}
@@ -163,7 +187,9 @@ def share(agent: str, steps: int) -> dict[str, Any]:
     Both alternate in one process; the median of `TURNS`.
     """
     each = steps // TURNS
-    with prepared(agent, 1, WARMUP + 200 + steps, {"warmup_steps": WARMUP}) as training:
+    agent, changes = VARIANTS.get(agent, (agent, {}))
+    changes = changes | {"warmup_steps": WARMUP}
+    with prepared(agent, 1, WARMUP + 200 + steps, changes) as training:
         timed(training.driver, WARMUP + 200)
         alone = update_alone(training, each)
         turns = [(alone(), timed(training.driver, each)) for _ in range(TURNS)]
@@ -215,8 +241,9 @@ def peer(agent: str, steps: int) -> dict[str, Any]:
             "target_update_interval": CARTPOLE["target_every"],
         }
         settings |= {"train_freq": 1, "policy_kwargs": {"net_arch": list(CARTPOLE["hidden"])}}
-    algorithm = {"sac": sbx.SAC, "td3": sbx.TD3, "dqn": sbx.DQN}[agent]
-    model = algorithm("MlpPolicy", environment, learning_starts=WARMUP, seed=0, **settings)
+    name, more = PEER_VARIANTS.get(agent, (agent.upper(), {}))
+    settings |= {"learning_starts": WARMUP, "seed": 0} | more
+    model = getattr(sbx, name)("MlpPolicy", environment, **settings)
     seconds = peer_seconds(model, WARMUP + 200, steps)
     return {"steps_per_second": steps / seconds, "peak_memory_bytes": peak_memory()}
 
@@ -238,6 +265,7 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
     "ours_pendulum": ours_pendulum,
     "rejax_pendulum": rejax_pendulum,
     "bound": bound,
+    "head": head,
     "share": share,
     "first_update": first_update,
     "peer": peer,
@@ -278,10 +306,11 @@ def main() -> None:
     for _ in range(options.rounds):
         for agent in [agent for agent in options.agents if agent != "ppo"]:
             steps = options.steps * (5 if agent == "dqn" else 1)
+            steps = steps // 10 if agent in PEER_VARIANTS else steps
             note_loop(f"{agent} ours", measure(sys.executable, "ours", agent, steps, 1))
             if options.peer:
                 note_loop(f"{agent} {PEER}", measure(options.peer, "peer", agent, steps))
-            if agent != "dqn":
+            if agent not in ("dqn", *PEER_VARIANTS):
                 result = measure(sys.executable, "share", agent, steps)
                 note(f"{agent} bound steps/s", result["steps_per_second"])
                 note(f"{agent} share of the bound", result["share"])
@@ -311,6 +340,9 @@ def main() -> None:
                 "steps_per_second"
             ]
             note("sac of DSAC-T's size, bound steps/s", equal)
+            for kind in HEADS:
+                rate = measure(sys.executable, "head", kind, options.steps)["steps_per_second"]
+                note(f"sac {kind} bound steps/s", rate)
             population = measure(sys.executable, "ours", "sac", options.steps // 3, 4)
             note("sac 4 learners total steps/s", population["steps_per_second"])
     for _ in range(min(options.rounds, 3) if "sac" in options.agents else 0):
@@ -345,6 +377,7 @@ def main() -> None:
             "dsact bound steps/s",
         ),
         ("sac 4 learners / 1", "sac 4 learners total steps/s", "sac ours steps/s"),
+        *((f"sac {x} / sac", f"sac {x} bound steps/s", "sac bound steps/s") for x in HEADS),
     ):
         if one in medians and other in medians:
             ratios[name] = medians[one] / medians[other]

@@ -69,7 +69,17 @@ class ActorCritic:
         """min_c Q'_c(s', a') [B]."""
         return reference.smallest(self.target_critic, batch.next_observation, action)[0]
 
-    def teach_critics(self, batch: Transition, y: np.ndarray) -> dict[str, float]:
+    def next_target(self, batch: Transition, action: np.ndarray, penalty: Any) -> Any:
+        """y [B] for next actions, whose values lose a penalty."""
+        return self.bootstrapped(batch, self.smallest_target(batch, action) - penalty)
+
+    def judged(
+        self, critics: Any, observation: np.ndarray, action: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The value [B] that the actor climbs, and its slope in the action [B, A]."""
+        return reference.smallest(critics, observation, action)
+
+    def teach_critics(self, batch: Transition, y: Any) -> dict[str, float]:
         """One step down the squared errors."""
         observation, action = batch.observation, batch.action
         loss, q, gradient = reference.squared_errors(self.critic, observation, action, y)
@@ -95,7 +105,7 @@ class TD3(ActorCritic):
         smoothing = np.clip(config.target_noise * noise, -limit, limit)
         action = np.clip(np.tanh(output) + smoothing, -1.0, 1.0)
         penalty, metrics = self.penalty(batch, action)
-        y = self.bootstrapped(batch, self.smallest_target(batch, action) - penalty)
+        y = self.next_target(batch, action, penalty)
         metrics |= self.teach_critics(batch, y)
         if self.is_due(step):
             # a = tanh(u):  dL/du = (1 - a^2) dL/da
@@ -161,11 +171,11 @@ class SAC(ActorCritic):
         noise = reference.noise(key, batch.action.shape)
         return self.sample(self.actor, batch.next_observation, noise)
 
-    def target(self, batch: Transition, key: Any) -> np.ndarray:
+    def target(self, batch: Transition, key: Any) -> Any:
         """y [B], from the actor and the temperature as they are: equation 3."""
         action, log_prob = self.next_sample(batch, key)
-        entropy = -self.temperature * log_prob if self.config.entropy_backup else 0.0
-        return self.bootstrapped(batch, self.smallest_target(batch, action) + entropy)
+        penalty = self.temperature * log_prob if self.config.entropy_backup else 0.0
+        return self.next_target(batch, action, penalty)
 
     def climb(
         self, batch: Transition, noise: np.ndarray, slope: Any, also: Any = 0.0, share: float = 1.0
@@ -189,7 +199,7 @@ class SAC(ActorCritic):
         critics = self.critic if critics is None else critics
         noise = reference.noise(key, batch.action.shape)
         action, log_prob = self.sample(self.actor, batch.observation, noise)
-        q, slope = reference.smallest(critics, batch.observation, action)
+        q, slope = self.judged(critics, batch.observation, action)
         loss = (self.temperature * log_prob - q).mean()
         self.climb(batch, noise, slope)
         return {"actor/loss": loss, **self.cool(-log_prob.mean(), action.shape[1])}

@@ -198,13 +198,15 @@ def norms(network: networks.AnyNetwork) -> list[MLP]:
     return [[np.asarray(layer[x], np.float64) for x in names] for layer, names in pairs]
 
 
-def forward_norms(layers: list[MLP], x: np.ndarray) -> np.ndarray:
+def forward_norms(layers: list[MLP], x: np.ndarray, kept: Sequence[Any] = ()) -> np.ndarray:
     """Outputs [B, K] of the layers of `norms`: relu stands behind the normalisation, which
-    is that of Ba et al., arXiv:1607.06450, with Flax's epsilon.
+    is that of Ba et al., arXiv:1607.06450, with Flax's epsilon. Dropout multiplies the units of
+    hidden layer i by `kept[i]` before it.
     """
+    masks = iter(kept)
     for i, (first, second) in enumerate(layers):
         if first.ndim == 2:
-            x = x @ first + second
+            x = (x @ first + second) * next(masks, 1.0)
         else:
             centred = x - x.mean(axis=1, keepdims=True)
             x = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-6) * first + second

@@ -15,7 +15,8 @@ from rljax import networks
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import sac
 from rljax.networks import distributions
-from tests.agents import actor_critic, reference
+from rljax.networks.optimisation import resets
+from tests.agents import actor_critic, distributional, reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 CONFIG = sac.Config(
@@ -65,6 +66,33 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     reference.assert_updates(update, fresh(config), config, actor_critic.SAC)
 
 
+HEADS: dict[str, dict[str, Any]] = {
+    "C51 of the smaller mean": {"value_head": "c51", "bins": 31},
+    "C51, mean probabilities": {"value_head": "c51", "bins": 31, "target_value": "mean"},
+    "C51, each its own": {"value_head": "c51", "bins": 31, "target_value": "own"},
+    "quantiles, each averaged": {"value_head": "quantile", "quantiles": 7, "target_value": "mean"},
+    "quantiles of the smaller mean": {"value_head": "quantile", "quantiles": 7, "kappa": 0.5},
+}
+
+
+@pytest.mark.slow_after(1)
+@pytest.mark.parametrize("changes", HEADS.values(), ids=HEADS)
+def test_updates_with_distributions_equal_the_papers(changes: dict[str, Any]) -> None:
+    config = dataclasses.replace(CONFIG, **changes, init_temperature=0.3)
+    reference.assert_updates(update, fresh(config), config, distributional.SAC)
+
+
+@pytest.mark.parametrize("value_head", ["two_hot", "hl_gauss", "c51"])
+def test_bins_are_checked(value_head: Any) -> None:
+    config = dataclasses.replace(CONFIG, value_head=value_head, v_min=3.0, v_max=3.0)
+    with pytest.raises(
+        ValueError, match=r"^--config\.v-min is 3\.0, it must be below --config\.v-max"
+    ):
+        sac.check(SPEC, config)
+    with pytest.raises(ValueError, match=r"^--config\.bins is 5, it must be at least 11\.$"):
+        sac.check(SPEC, dataclasses.replace(CONFIG, value_head="hl_gauss", bins=5))
+
+
 def test_the_cases_clip_some_and_not_all() -> None:
     config = dataclasses.replace(CONFIG, **CASES["clipped log std"])
     assert 0.0 < actor_critic.clipped_share(actor_critic.SAC(fresh(config), config)) < 1.0
@@ -74,10 +102,10 @@ def test_critic_loss_by_hand() -> None:
     config = dataclasses.replace(CONFIG, discount=0.5, reward_scale=10.0)
     state = fresh(CONFIG).replace(
         actor=lambda observation: jnp.zeros((*observation.shape[:-1], 4)),
-        target_critic=lambda observation, action: jnp.array([[3.0, 1.0], [2.0, 5.0]]),
+        target_critic=lambda observation, action, **_: jnp.array([[3.0, 1.0], [2.0, 5.0]]),
         log_temperature=actor_critic.NO_ENTROPY,
     )
-    critic: Any = lambda observation, action: jnp.array([[10.0, 20.0], [12.0, 23.0]])  # noqa: E731
+    critic: Any = lambda observation, action, **_: jnp.array([[10.0, 20.0], [12.0, 23.0]])  # noqa: E731
     loss, metrics = sac.critic_loss(critic, state, reference.two_rows(), KEY, config)
     # y = (10 + 0.5 min(3, 2), 20) = (11, 20);  errors (-1, 0) and (1, 3);  1/2 + (1 + 9)/2
     values = [loss, metrics["critic/target"], metrics["critic/q"]]
@@ -90,7 +118,7 @@ CRITICS = jnp.asarray([[1.0, -2.0], [-1.5, 0.5], [0.3, 0.2]])  # [C, A], of line
 @jax.jit
 def actor_loss(config: sac.Config) -> Any:
     """The actor's loss where critic c is worth `CRITICS`[c] times the action."""
-    critic: Any = lambda s, a: jnp.einsum("ca,...a->c...", CRITICS, a)  # noqa: E731
+    critic: Any = lambda s, a, **_: jnp.einsum("ca,...a->c...", CRITICS, a)  # noqa: E731
     state = fresh(CONFIG).replace(critic=critic)
     return sac.actor_loss(state.actor.parameters, state, reference.transitions(), KEY, config)[0]
 
@@ -168,6 +196,69 @@ def test_log_prob_is_exact_far_out(mean: float) -> None:
     expected = -0.5 * noise**2 - np.log(0.5) - 0.5 * np.log(2.0 * np.pi) - jacobian
     np.testing.assert_allclose(log_prob, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(action[:, 0], np.tanh(u), rtol=1e-6)
+
+
+DROPOUT = 0.4
+
+
+def thinned(critics: Any, key: Any, inputs: np.ndarray) -> np.ndarray:
+    """Q_c [C, B] with dropout as in [Hiraoka et al., figure 1]: each critic's own units."""
+    values = []
+    for i, member in enumerate(jax.random.split(key, 2)):
+        one = jax.tree.map(lambda x, i=i: x[i], networks.parameters_of(critics).params["members"])
+        masks = [
+            jax.random.bernoulli(jax.random.fold_in(member, layer), 1.0 - DROPOUT, (5, 8))
+            for layer in range(2)
+        ]
+        kept = [np.asarray(mask, np.float64) / (1.0 - DROPOUT) for mask in masks]
+        layers = reference.norms(networks.Network(one, None))
+        values.append(reference.forward_norms(layers, inputs, kept)[:, 0])
+    return np.stack(values)
+
+
+def test_droqs_critics_drop_units_in_training_alone() -> None:
+    """Of target, critics and the actor's critics, before the layer norms; not in `value`."""
+    config = dataclasses.replace(CONFIG, dropout=DROPOUT, layer_norm=True, actor_value="mean")
+    state, batch = fresh(config), reference.transitions()
+    expected, rows = actor_critic.SAC(state, config), reference.float64(batch)
+    key, key_actor = jax.random.split(KEY)
+
+    @jax.jit
+    def losses(config: sac.Config) -> Any:
+        critic, metrics = sac.critic_loss(state.critic.parameters, state, batch, key, config)
+        actor = sac.actor_loss(state.actor.parameters, state, batch, key_actor, config)[0]
+        return critic, metrics["critic/target"], actor, sac.value(state, *pair, config)
+
+    pair = (batch.observation, batch.action)
+    action, log_prob = expected.next_sample(rows, key)
+    inputs = np.concatenate([rows.next_observation, action], axis=1)
+    q = thinned(state.target_critic, jax.random.fold_in(key, 2), inputs).min(axis=0)
+    y = expected.bootstrapped(rows, q - expected.temperature * log_prob)
+    inputs = np.concatenate([rows.observation, rows.action], axis=1)
+    q = thinned(state.critic, jax.random.fold_in(key, 3), inputs)
+    noise = reference.noise(key_actor, batch.action.shape)
+    action, log_prob = expected.sample(expected.actor, rows.observation, noise)
+    inputs = np.concatenate([rows.observation, action], axis=1)
+    climbed = thinned(state.critic, jax.random.fold_in(key_actor, 1), inputs).mean(axis=0)
+    actor = (expected.temperature * log_prob - climbed).mean()
+    numbers = losses(config)
+    whole = (np.square(q - y).mean(axis=1).sum(), y.mean(), actor)
+    np.testing.assert_allclose(numbers[:3], whole, rtol=1e-4)
+    plain = dataclasses.replace(config, dropout=None)
+    np.testing.assert_array_equal(numbers[3], losses(plain)[3], "an evaluation drops nothing")
+
+
+def test_a_reset_begins_anew_but_for_the_replay() -> None:
+    """At the 2nd, 3rd and 4th update; in between the State is learnt from the fresh one."""
+    config = dataclasses.replace(CONFIG, reset_every=2, reset_at=(3,))
+    state = before = jax.jit(lambda: sac.init(KEY, SPEC, config))()
+    for step in range(5):
+        key = jax.random.key(step)
+        state, metrics = update(state, reference.transitions(step), key, step, config)
+        anew = sac.init(jax.random.fold_in(key, resets.RESET), SPEC, config)
+        assert reference.moved(state, anew) == (step + 1 not in (2, 3, 4)), step
+        assert np.isfinite(metrics["critic/loss"])
+    assert reference.moved(state, before)
 
 
 @pytest.mark.parametrize("explore", [False, True])

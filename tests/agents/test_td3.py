@@ -13,7 +13,7 @@ import pytest
 
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import td3
-from tests.agents import actor_critic, reference
+from tests.agents import actor_critic, distributional, reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 CONFIG = td3.Config(hidden=(8, 8), batch_size=5, actor_lr=1e-2, critic_lr=2e-2, target_rate=0.1)
@@ -41,6 +41,13 @@ fresh = functools.partial(reference.state, td3, SPEC)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     reference.assert_updates(update, fresh(config), config, actor_critic.TD3)
+
+
+@pytest.mark.slow_after(1)
+@pytest.mark.parametrize("value_head", ["c51", "quantile"])
+def test_updates_with_distributions_equal_the_papers(value_head: Any) -> None:
+    config = dataclasses.replace(CONFIG, value_head=value_head, bins=31, quantiles=7)
+    reference.assert_updates(update, fresh(config), config, distributional.TD3)
 
 
 def test_the_cases_clip_some_and_not_all() -> None:
@@ -86,7 +93,7 @@ def test_actor_follows_the_first_critic_alone(member: int, matters: bool) -> Non
     lower = jax.tree.map(lambda x: np.asarray(x).copy(), state.critic)
     lower.parameters.params["members"]["output"]["bias"][member] -= 100.0
     states = (state, state.replace(critic=lower))
-    before, after = (td3.actor_loss(state.actor.parameters, x, batch)[0] for x in states)
+    before, after = (td3.actor_loss(state.actor.parameters, x, batch, CONFIG)[0] for x in states)
     assert (before != after) == matters
 
 

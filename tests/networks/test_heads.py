@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from rljax.agent import Transition
 from rljax.networks import heads
-from tests.agents import reference
+from tests.agents import distributional, reference
 from tests.networks.reference import assert_close, doubles, normal, softmax
 
 ATOMS, LOW, HIGH = 11, -2.0, 3.0
@@ -25,36 +25,11 @@ HEADS: dict[str, heads.Head] = {
 }
 
 
-def projection(
-    outputs: np.ndarray, reward: np.ndarray, discount: np.ndarray, *support: Any
-) -> np.ndarray:
-    """[Bellemare et al., algorithm 1]."""
-    atoms, low, high = support
-    width, result = (high - low) / (atoms - 1), np.zeros(outputs.shape)
-    for row, p in enumerate(softmax(doubles(outputs))):
-        for j in range(atoms):
-            value = min(max(reward[row] + discount[row] * (low + j * width), low), high)
-            place = (value - low) / width
-            lower, upper = int(np.floor(place)), int(np.ceil(place))
-            if lower == upper:
-                result[row, lower] += p[j]
-            else:
-                result[row, lower] += p[j] * (upper - place)
-                result[row, upper] += p[j] * (place - lower)
-    return result
-
-
-def quantile_loss(theta: np.ndarray, target: np.ndarray, kappa: float) -> np.ndarray:
-    """[Dabney et al., algorithm 1], of rows [B, K] and samples [B, J]."""
-    losses = np.zeros(len(theta))
-    for row in range(len(theta)):
-        for i in range(theta.shape[1]):
-            tau = (2 * i + 1) / (2 * theta.shape[1])
-            for sample in target[row]:
-                u = sample - theta[row, i]
-                huber = 0.5 * u * u if abs(u) <= kappa else kappa * (abs(u) - 0.5 * kappa)
-                losses[row] += abs(tau - (u < 0)) * huber / kappa / target.shape[1]
-    return losses
+EXACT: dict[str, Any] = {
+    "c51": distributional.Categorical(ATOMS, LOW, HIGH),
+    "quantile": distributional.Quantile(7, 1.0),
+    "quantile, kappa 0.3": distributional.Quantile(7, 0.3),
+}
 
 
 def inputs(features: int) -> tuple[np.ndarray, ...]:
@@ -69,7 +44,7 @@ def test_the_projection_is_the_papers() -> None:
     _, following, reward, discount = inputs(ATOMS)
     head = heads.Categorical(ATOMS, LOW, HIGH)
     target = jax.jit(head.target)(following, reward, discount)
-    expected = projection(following, reward, discount, ATOMS, LOW, HIGH)
+    expected = EXACT["c51"].projected(softmax(doubles(following)), reward, discount)
     np.testing.assert_allclose(target, expected, atol=1e-6)
     np.testing.assert_allclose(target.sum(axis=-1), 1.0, rtol=1e-6)
     inside = np.array([5, 6])  # of the rows whose atoms all stay within the support
@@ -88,14 +63,36 @@ def test_a_two_hot_target_is_a_projection() -> None:
     np.testing.assert_allclose(head.target_mean(found), [0.6, HIGH], atol=1e-6)
 
 
+def test_both_ways_to_a_projection_are_the_same() -> None:
+    """The one of CPUs and the one of GPUs, at the ends and on bins too."""
+    position = np.concatenate([[0.0, ATOMS - 1.0, 3.0], np.linspace(0.0, ATOMS - 1.0, 26)])
+    position = position.astype(np.float32).reshape(1, 29)
+    p = softmax(doubles(normal(4, 29))).astype(np.float32)
+    places = jnp.arange(ATOMS, dtype=jnp.float32)
+    both = [jax.jit(way)(position, p, places) for way in (heads.scattered, heads.gathered)]
+    np.testing.assert_allclose(*both, atol=1e-6)
+    np.testing.assert_allclose(both[0].sum(axis=1), 1.0, rtol=1e-5)
+    value = (p * position).sum(axis=1)
+    np.testing.assert_allclose((both[0] * places).sum(axis=1), value, rtol=1e-5)
+
+
+def test_both_ways_to_a_loss_of_quantiles_are_the_same() -> None:
+    """The one of CPUs and the one of GPUs, for two critics and one target."""
+    outputs, target = normal(2, 9, 7), 3.0 * normal(9, 11, seed=1)
+    ways = [jax.jit(way)(outputs, target, 0.7) for way in (heads.in_turn, heads.at_once)]
+    assert_close(*ways, rtol=1e-5, atol=1e-5)
+    for i, critic in enumerate(doubles(outputs)):
+        loss, slope = distributional.Quantile(7, 0.7).loss(critic, doubles(target))
+        np.testing.assert_allclose(ways[0][0][i].sum(axis=-1) / 11, loss, rtol=1e-5)
+        np.testing.assert_allclose(-ways[0][1][i] / 11, slope, rtol=1e-4, atol=1e-6)
+
+
 def losses(name: str, outputs: np.ndarray, target: np.ndarray) -> np.ndarray:
     if name in ("scalar", "huber"):
         error = outputs - target
         huber = np.where(np.abs(error) <= 1.0, 0.5 * error**2, np.abs(error) - 0.5)
         return error**2 if name == "scalar" else huber
-    if name == "c51":
-        return -(target * np.log(softmax(outputs))).sum(axis=-1)
-    return quantile_loss(outputs, target, 1.0 if name == "quantile" else 0.3)
+    return EXACT[name].loss(outputs, target)[0]
 
 
 @pytest.mark.parametrize("name", HEADS)
@@ -123,6 +120,71 @@ def test_losses_and_gradients_are_the_papers(name: str) -> None:
     gradient = reference.differences(lambda x: losses(name, x, target).sum(), exact)
     np.testing.assert_allclose(of_outputs, gradient, atol=1e-4)
     assert not of_target.any(), "the target is not taught"
+
+
+CRITICS = 3
+
+
+@pytest.mark.parametrize("name", ["c51", "quantile"])
+@pytest.mark.parametrize("combination", ["smallest", "mean", "own"])
+def test_targets_of_several_critics_are_the_papers(name: str, combination: Any) -> None:
+    """The penalty is taken off within the bins, and off each quantile."""
+    head, outputs = HEADS[name], normal(CRITICS, 9, HEADS[name].features)
+    reward, discount = inputs(1)[2:]
+    penalty = normal(9, seed=1)
+
+    @jax.jit
+    def of_critics(outputs: Any) -> Any:
+        together = heads.combined(outputs, head, combination)
+        mass = head.clipped_mass(together, reward, discount, penalty)
+        return head.target(together, reward, discount, penalty), mass
+
+    target, mass = of_critics(outputs)
+    step = (doubles(reward), doubles(discount), doubles(penalty))
+    expected, metrics = EXACT[name].target(doubles(outputs), combination, *step)
+    np.testing.assert_allclose(target, expected, rtol=1e-5, atol=1e-5)
+    assert expected.ndim == (3 if combination == "own" else 2)
+    assert set(mass) == set(metrics) - {"critic/target"}
+    if mass:
+        assert 0.1 < metrics["critic/clipped"] < 0.9
+        np.testing.assert_allclose(mass["critic/clipped"].mean(), metrics["critic/clipped"], 1e-4)
+
+
+def test_a_number_as_target_loses_the_penalty_too() -> None:
+    outputs, _, reward, discount = inputs(BINS)
+    penalty = normal(9, seed=1)
+    for head in (heads.TwoHot(BINS, *ENDS), heads.Scalar()):
+        outputs = outputs if head.features > 1 else outputs[:, 0]
+        value = reward + discount * (np.asarray(head.mean(outputs)) - penalty)
+        target = head.target(outputs, reward, discount, penalty)
+        inside = np.clip(value, *ENDS) if head.features > 1 else value
+        np.testing.assert_allclose(head.target_mean(target), inside, atol=1e-5)
+        share = {"critic/clipped": (inside != value).mean()} if head.features > 1 else {}
+        assert head.clipped_mass(outputs, reward, discount, penalty) == share
+
+
+def test_truncated_quantiles_are_the_lowest_of_all_critics() -> None:
+    """[Kuznetsov et al., equation 11]: k N of the N M sorted ones, here of 3 critics with 7."""
+    outputs = normal(CRITICS, 9, 7)
+    truncated = jax.jit(heads.truncated, static_argnums=1)(outputs, 2)
+    rows = [sorted(outputs[:, row].ravel())[: CRITICS * (7 - 2)] for row in range(9)]
+    np.testing.assert_array_equal(truncated, rows)
+    assert heads.truncated(jnp.asarray(outputs), 0).shape == (9, 21)
+
+
+@pytest.mark.parametrize("name", ["scalar", "c51"])
+def test_the_best_action_is_best_with_its_penalty(name: str) -> None:
+    head, actions = HEADS[name], 4
+    outputs = normal(CRITICS, actions, 9, head.features)
+    penalty = normal(actions, 9, seed=1)
+    outputs = outputs if head.features > 1 else outputs[..., 0]
+    best, cost = heads.best_of_actions(jnp.asarray(outputs), jnp.asarray(penalty), head)
+    means = EXACT[name].mean(doubles(outputs)) if head.features > 1 else doubles(outputs)
+    index = (means - penalty).argmax(axis=1)  # [C, B]
+    rows = np.arange(9)
+    for i in range(CRITICS):
+        np.testing.assert_array_equal(best[i], outputs[i, index[i], rows])
+        np.testing.assert_array_equal(cost[i], penalty[index[i], rows])
 
 
 def test_errors_are_priorities() -> None:

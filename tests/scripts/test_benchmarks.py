@@ -141,7 +141,7 @@ def small_online(monkeypatch):
 
 
 @pytest.mark.learn
-@pytest.mark.parametrize("agent", ["sac", "dqn"])
+@pytest.mark.parametrize("agent", ["sac", "dqn", "droq"])
 def test_loops_on_the_host_are_measured(small_online, agent):
     assert online.ours(agent, 8, 1)["steps_per_second"] > 0
 
@@ -152,6 +152,7 @@ def test_the_loop_is_compared_with_its_bare_update(small_online):
     assert figures["share"] > 0
     assert figures["steps_per_second"] > 0
     assert online.bound("sac", 8, "16-16-gelu")["steps_per_second"] > 0
+    assert online.head("c51", 8)["steps_per_second"] > 0
 
 
 @pytest.mark.learn

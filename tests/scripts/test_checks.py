@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,7 @@ from scripts.checks import (
     compare_famo2o,
     compare_hindsight,
     compare_returns,
+    compare_tqc,
     compare_updates,
     diagnose_runs,
     revisions,
@@ -99,6 +101,46 @@ def test_an_agent_takes_anothers_parameters():
         }
         for key, value in parameters.items():
             np.testing.assert_array_equal(value, arrays[f"first/{name}/{key}"])
+
+
+def test_tqc_takes_sbxs_parameters_and_is_compared(monkeypatch):
+    """SBX's layers are Dense_0, ...; the last two of its actor are its mean and log std."""
+    monkeypatch.setattr(
+        compare_tqc,
+        "CONFIG",
+        compare_tqc.CONFIG.__class__(
+            hidden=(4, 4), critic_hidden=(4, 4), num_critics=2, quantiles=3, batch_size=5
+        ),
+    )
+    monkeypatch.setattr(compare_tqc, "BATCH", 5)
+    rng = np.random.default_rng(0)
+
+    def dense(*widths: int) -> dict[str, Any]:
+        kernels = [rng.normal(size=pair).astype(np.float32) for pair in pairwise(widths)]
+        return {
+            f"Dense_{i}": {"kernel": kernel, "bias": kernel[0] + 1.0}
+            for i, kernel in enumerate(kernels)
+        }
+
+    observations, actions = compare_tqc.OBSERVATIONS, compare_tqc.ACTIONS
+    critic = lambda: {"params": dense(observations + actions, 4, 4, 3)}  # noqa: E731
+    actor = dense(observations, 4, 4, actions)
+    actor["Dense_3"] = jax.tree.map(lambda x: x + 1.0, actor["Dense_2"])
+    pair = [SimpleNamespace(params=critic(), target_params=critic()) for _ in range(2)]
+    policy = SimpleNamespace(
+        qf1_state=pair[0], qf2_state=pair[1], actor_state=SimpleNamespace(params={"params": actor})
+    )
+    temperature = SimpleNamespace(params={"log_ent_coef": np.float32(0.3)})
+    first = compare_tqc.of_peer(policy, temperature)
+    output = np.asarray(first["actor"]["output"]["bias"])
+    np.testing.assert_array_equal(output[:actions] + 1.0, output[actions:])
+    rows = compare_tqc.batches(2)
+    last, losses = compare_tqc.ours(rows, first)
+    assert jax.tree.map(np.shape, last) == jax.tree.map(np.shape, first)
+    assert all(np.isfinite(values).all() and len(values) == 2 for values in losses.values())
+    other = jax.tree.map(lambda x: x + 1.0, first)
+    assert compare_tqc.apart(first, first, other) == 1.0
+    assert compare_tqc.apart(first, other, other) == 0.0
 
 
 def test_losses_of_updates_without_one_do_not_count():

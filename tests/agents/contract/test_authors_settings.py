@@ -142,6 +142,30 @@ RLPD_ANTMAZE = {
     "reward_shift": -1.0,
 }
 RLPD_ADROIT = {"min_critics": 2, "entropy_backup": False, "hidden": (256,) * 3}
+# REDQ (watchernyu/REDQ 7b5d1bf): REDQSACAgent of redq_sac.py, mbpo_target_entropy_dict of core.py.
+REDQ: dict[str, Any] = {
+    "hidden": (256, 256),
+    "replay_size": 1_000_000,
+    "batch_size": 256,
+    "actor_lr": 3e-4,
+    "critic_lr": 3e-4,
+    "temperature_lr": 3e-4,
+    "discount": 0.99,
+    "target_rate": 0.005,  # polyak=0.995
+    "warmup_steps": 5_000,
+    "num_updates": 20,
+    "num_critics": 10,
+    "min_critics": 2,
+    "with_replacement": False,
+    "actor_value": "mean",  # ave_q
+    "policy_delay": 20,
+    "temperature_loss": "log_alpha",
+    "layer_norm": False,
+    "dropout": None,
+    "initialisation": "glorot_uniform",  # weights_init_: xavier_uniform_
+}
+# DroQ (TakuyaHiraoka's repository f89a79a): README.md and OriginalREDQCodebase, with -method sac.
+DROQ = REDQ | {"num_critics": 2, "min_critics": None, "layer_norm": True}
 SERL = {  # rail-berkeley/serl cd5f7e7, launcher.py make_sac_agent, sac.py
     "num_critics": 10,
     "min_critics": 2,
@@ -245,6 +269,14 @@ CASES: list[tuple[str, str | None, str, dict[str, Any]]] = [
     ("sac", "rlpd", "gymnasium_robotics:AntMaze_UMaze-v5", RLPD | RLPD_ANTMAZE),
     ("sac", "rlpd", "d4rl/door-cloned-v1", RLPD | RLPD_ADROIT | PLAIN_REWARDS),
     ("sac", "serl", "Hopper-v5", SERL),
+    ("sac", "redq", "InvertedPendulum-v5", REDQ | {"target_entropy": None}),
+    ("sac", "redq", "Humanoid-v5", REDQ | {"target_entropy": -2.0}),
+    ("sac", "droq", "InvertedPendulum-v5", DROQ | {"dropout": 0.01, "target_entropy": None}),
+    ("sac", "droq", "Hopper-v4", DROQ | {"dropout": 0.0001, "target_entropy": -1.0}),
+    ("sac", "droq", "HalfCheetah-v5", DROQ | {"dropout": 0.01, "target_entropy": -3.0}),
+    ("sac", "droq", "Walker2d-v5", DROQ | {"dropout": 0.005, "target_entropy": -3.0}),
+    ("sac", "droq", "Ant-v5", DROQ | {"dropout": 0.01, "target_entropy": -4.0}),
+    ("sac", "droq", "Humanoid-v5", DROQ | {"dropout": 0.1, "target_entropy": -2.0}),
     ("calql", None, "d4rl/antmaze-medium-play-v2", CALQL | CALQL_ANTMAZE | SMALL),
     *(
         ("calql", None, f"d4rl/{name}-cloned-v1", CALQL | CALQL_ADROIT | GAIN_2)

@@ -38,6 +38,8 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "sac": [
         {"temperature_loss": "alpha", "target_entropy": -1.0},
         {"num_critics": 3, "min_critics": 2},
+        {"value_head": "c51", "target_value": "mean"},
+        {"value_head": "quantile", "dropout": 0.1, "layer_norm": True},
     ],
     "sac_discrete": [
         {"temperature_loss": "alpha", "reduction": "mean"},

@@ -492,10 +492,12 @@ def test_weights_and_priorities_are_those_of_the_rows(name: str) -> None:
     trees.assert_close(ones, updated()[0])
     trees.assert_close(zeros.critic.parameters, one.state.critic.parameters)
     inputs = (batch.observation, batch.action)[: 1 if one.spec.discrete else 2]
-    # [C, B], or [C, B, A], or [C, B, 2]: mean and std
+    # [C, B], or [C, B, A], or [C, B, 2]: mean and std, or [C, B, K]: quantiles
     q = np.asarray(applied(one.state.critic, *inputs))
-    if q.ndim == 3:
-        q = q[:, np.arange(rows), one.batch.action] if one.spec.discrete else q[..., 0]
+    if q.ndim == 3 and one.spec.discrete:
+        q = q[:, np.arange(rows), one.batch.action]
+    elif q.ndim == 3:
+        q = q[..., 0] if q.shape[-1] == 2 else q.mean(axis=-1)
     error = np.abs(q - np.asarray(one.batch.reward)).max(axis=0)
     trees.assert_close(metrics["priorities"], error)
 

@@ -58,6 +58,7 @@ OTHERS = {
     "recoil",
     "ro2o",
     "stream_td",
+    "tqc",
 }  # which have tests of their own
 # Which need a cost, and have tests of their own.
 COSTLY = {"cpo", "ppo_lagrangian", "sac_lagrangian"}
@@ -176,6 +177,13 @@ def test_defaults_learn_from_data_with_calibrated_critics(tmp_path: Path) -> Non
     """Cal-QL's networks and candidates are fewer than the defaults, which take minutes."""
     smaller = {"hidden": (128, 128), "critic_hidden": (128, 128), "num_actions": 4}
     out = train("calql", 1_000, tmp_path, data=journeys(tmp_path), config=smaller)
+    assert final(out) >= LEARNT
+
+
+@pytest.mark.learn
+def test_defaults_learn_with_truncated_quantiles(tmp_path: Path) -> None:
+    """TQC has fewer and smaller critics than by default, which take an hour."""
+    out = train("tqc", 13_000, tmp_path, config={"critic_hidden": (128, 128), "num_critics": 2})
     assert final(out) >= LEARNT
 
 

@@ -15,10 +15,10 @@ from rljax import agent, buffers
 from rljax.agent import Transition
 from rljax.agents import dqn
 from rljax.networks import noise
-from tests.agents import reference, trees
+from tests.agents import distributional, reference, trees
 from tests.agents.test_dqn import CONFIG, KEY, SPEC, act, fresh, transitions, update
 from tests.helpers import small_runs
-from tests.networks.test_heads import projection, quantile_loss, softmax
+from tests.networks.reference import softmax
 
 C51: dict[str, Any] = {"distribution": "c51", "atoms": 7, "v_min": -2.0, "v_max": 3.0}
 QUANTILES: dict[str, Any] = {"distribution": "quantile", "quantiles": 5, "kappa": 0.5}
@@ -63,7 +63,8 @@ class Reference:
         if self.config.distribution == "c51":
             return -(target * np.log(softmax(found))).sum(axis=-1)
         if self.config.distribution == "quantile":
-            return quantile_loss(found, target, self.config.kappa)
+            head = distributional.Quantile(self.config.quantiles, self.config.kappa)
+            return head.loss(found, target)[0]
         return np.square(found - target)[:, 0]
 
     def update(self, batch: Transition, step: int) -> tuple[dict[str, float], np.ndarray]:
@@ -76,8 +77,8 @@ class Reference:
         discount = np.asarray(discount) * (1.0 - np.asarray(batch.terminated, np.float64))
         reward, action = np.asarray(batch.reward, np.float64), np.asarray(batch.action)
         if config.distribution == "c51":
-            ends = (config.v_min, config.v_max)
-            target = projection(following, reward, discount, config.atoms, *ends)
+            head = distributional.Categorical(config.atoms, config.v_min, config.v_max)
+            target = head.projected(softmax(following), reward, discount)
             value = (target * self.support).sum(axis=-1)
         else:
             target = reward[:, None] + discount[:, None] * following
