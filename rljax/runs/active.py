@@ -15,13 +15,14 @@ import numpy as np
 
 from rljax.distributed import processes
 from rljax.envs.environment import EnvironmentFailed
-from rljax.learning import configuration, population
+from rljax.learning import configuration
 from rljax.learning.loop import NoLearnerLeft, Training, checkpoint_state, entries
 from rljax.learning.named_code import digests, named_code
 from rljax.learning.plan import Experiment
 from rljax.learning.settings import settings_of
 from rljax.runs import (
     checkpoints,
+    endings,
     experiments,
     failures,
     folders,
@@ -47,7 +48,6 @@ from rljax.runs.events.controls import Controls
 from rljax.runs.events.loggers import Logger
 from rljax.runs.events.types import of_evaluation
 from rljax.runs.records import read_config
-from rljax.runs.statistics import summaries
 from rljax.system import hardware
 from rljax.system.interruption import Interrupt
 from rljax.system.lock import Lock
@@ -112,7 +112,7 @@ class ActiveRun:
             **experiments.described(self.experiment),
             **entries.config(training),
             **self._parts,
-            "seals": seals(named_code(settings, self._config)),
+            "seals": seals(named_code(settings, configuration.as_json(self.experiment.config))),
             "command": command,
             **self._conditions(),
         }
@@ -137,12 +137,8 @@ class ActiveRun:
 
     def _conditions(self) -> dict[str, Any]:
         used = [stage.driver.spread.num_devices for stage in self.training.stages]
-        code = digests(self.training.settings, self._config)
+        code = digests(self.training.settings, configuration.as_json(self.experiment.config))
         return {**hardware.provenance(), "devices_used": used, "code": code}
-
-    @property
-    def _config(self) -> Mapping[str, Any]:
-        return configuration.as_json(self.experiment.config)
 
     def _make_folder(self, described: Mapping[str, Any]) -> None:
         self.lock = folders.make_folder(self.folder)
@@ -443,21 +439,8 @@ class ActiveRun:
         return self.saver.save(self.recorder, self.began, states)
 
     def _summarise(self) -> dict[str, Any]:
-        training = self.training
-        evaluations = records.read(self._place, "evaluations")
-        summary = {
-            **entries.summary(training),
-            **summaries.results(
-                evaluations, population.settings(training.members), training.dataset is not None
-            ),
-            "cut": sum(line.get("cut", 0) for line in evaluations),
-            "wall_seconds": time.perf_counter() - self.began,
-            "processes": processes.process_count(),
-            "peak_memory_bytes": hardware.peak_memory(),
-        }
-        estimate = summaries.estimate(records.read(self._place, "metrics"))
-        if estimate is not None:
-            summary["estimate"] = estimate
+        wall_seconds = time.perf_counter() - self.began
+        summary = endings.summary(self.training, self._place, wall_seconds)
         self.recorder.summary(summary)
         return summary
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rljax.agent import COMMON, same_fields
 from rljax.learning import action_cost, population
 from rljax.learning.loop.training import Training
 
@@ -51,5 +52,5 @@ def summary(training: Training) -> dict[str, Any]:
 
 def _cost_limit(config: Any) -> dict[str, float]:
     """The limit on an episode's cost, where there is one for all learners."""
-    limits = set(np.ravel(getattr(config, "cost_limit", ())).tolist())
+    limits = set(np.ravel(same_fields(config, COMMON).get("cost_limit", ())).tolist())
     return {"cost_limit": limits.pop()} if len(limits) == 1 else {}
