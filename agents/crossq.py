@@ -2,13 +2,16 @@
 
 gamma discount, alpha temperature, pi actor, Q_c critics
 a' ~ pi(.|s'),  a~ ~ pi(.|s)
-  [q_c; q'_c] = Q_c([s; s'], [a; a'])  one pass in training mode over both halves  [1, eq. 4]
+  [q_c; q'_c] = Q_c([s; s'], [a; a'])  [1, eq. 4]
+                one pass in training mode over both halves
   y           = r + gamma (1 - terminated) (min_c q'_c - alpha log pi(a'|s'))
   L(Q)        = sum_c 1/2 mean (q_c - y)^2
-  L(pi)       = mean (alpha log pi(a~|s) - min_c Q_c(s, a~))  critics by running statistics
+  L(pi)       = mean (alpha log pi(a~|s) - min_c Q_c(s, a~))
+                critics by running statistics
   L(alpha)    = mean (-alpha (log pi(a~|s) + target_entropy))
 
-pi(.|s) is tanh of a Gaussian. Batch normalisation is renormalised after a while [3].
+pi(.|s) is tanh of a Gaussian.
+Batch normalisation is renormalised after a while [3].
 
 Departs from [2]: mean and log std are one layer of the actor.
 

@@ -6,11 +6,14 @@ a' ~ pi(.|s'),  a~ ~ pi(.|s)
 z_1 <= z_2 <= ... all theta'_c,i(s', a') together
   y_j      = r + gamma (1 - terminated) (z_j - alpha log pi(a'|s'))
              without the largest, `dropped_quantiles` for each critic
-  L(theta) = sum_c mean |tau_i - 1(u < 0)| l(u),  u = y_j - theta_c,i(s, a)
-             l: Huber's of kappa, divided by it;  tau_i = (2 i - 1) / (2 quantiles)
+  u        = y_j - theta_c,i(s, a)
+  L(theta) = sum_c mean |tau_i - 1(u < 0)| l(u)
+             l: Huber's of kappa, divided by it
+             tau_i = (2 i - 1) / (2 quantiles)
   L(pi)    = mean (alpha log pi(a~|s) - mean_c,i theta_c,i(s, a~))
   theta'  <- (1 - rho) theta' + rho theta  rho: target_rate
-The equations are those of algorithm 1 in [1]; L(alpha) is SAC's [2, eq. 18].
+The equations are those of algorithm 1 in [1].
+L(alpha) is SAC's [2, eq. 18].
 
 Departs from the paper: the warm-up of uniform actions, as in SAC.
 

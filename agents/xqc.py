@@ -1,18 +1,27 @@
 """XQC [off-policy]: SAC whose networks are well conditioned: batch norm, unit weights, classes.
 
-gamma discount, alpha temperature, pi actor, Q_c critics with outputs l_c, Q'_c targets
-z_i classes of values, p = softmax(l); a' ~ pi(.|s'), a~ ~ pi(.|s); r scaled by the std of returns
-  [l_c; .]  = Q_c([s; s'], [a; a'])   one pass in training mode over both halves, Q'_c alike
+gamma discount, alpha temperature, pi actor
+Q_c critics with outputs l_c, Q'_c targets
+z_i classes of values, p = softmax(l)
+a' ~ pi(.|s'),  a~ ~ pi(.|s)
+r is scaled by the std of returns
+  [l_c; .]  = Q_c([s; s'], [a; a'])
+              one pass in training mode over both halves, Q'_c alike
   c*        = argmin_c mean Q'_c(s', a'),  for each row
-  m         = projection of r + gamma (1 - terminated) (z_i - alpha log pi(a'|s')), by p'_c*
-  L(Q)      = sum_c mean (-sum_i m_i log p_ci)  [1, eq. 3 and 4], or "squared": 1/2 (Q_c - y)^2
-  L(pi)     = mean (alpha log pi(a~|s) - min_c Q_c(s, a~))  critics by running statistics
+  y_i       = r + gamma (1 - terminated) (z_i - alpha log pi(a'|s'))
+  m         = projection of the y_i on the z_i, by p'_c*
+  L(Q)      = sum_c mean (-sum_i m_i log p_ci)  [1, eq. 3 and 4]
+              or, with "squared", 1/2 mean (Q_c - y)^2
+  L(pi)     = mean (alpha log pi(a~|s) - min_c Q_c(s, a~))
+              critics by running statistics
   L(alpha)  = mean (-alpha (log pi(a~|s) + target_entropy))
-  W        <- W / |W|  the weights into each unit of a dense layer, after each step  [1, 4.2]
+  W        <- W / |W|  after each step  [1, section 4.2]
+              W: the weights into each unit of a dense layer
   Q'_c     <- (1 - rho) Q'_c + rho Q_c
 
-pi(.|s) is tanh of a Gaussian. With `norm_place = "after"`, without unit weights, classes and
-scaled rewards it is the authors' CrossQ, which has targets, and not that of [3].
+pi(.|s) is tanh of a Gaussian.
+With `norm_place = "after"`, without unit weights, classes and scaled rewards
+it is the authors' CrossQ, which has targets, and not that of [3].
 
 Departs from [2]: mean and log std are one layer of the actor.
 
@@ -193,7 +202,7 @@ def actor_loss(
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """Update critics and, in every `policy_delay`-th update from the first on, the rest."""
+    """Update critics and, if due, the rest."""
     key_critic, key_actor = jax.random.split(key)
     optimiser = networks.optimiser(config.critic_lr, step, config)
     inputs = (state, batch, key_critic, config)
