@@ -10,6 +10,8 @@ a' ~ pi(.|s'),  a~ ~ pi(.|s)
 
 pi(.|s) is tanh of a Gaussian. Batch normalisation is renormalised after a while [3].
 
+Departs from [2]: mean and log std are one layer of the actor.
+
 [1] Bhatt et al., CrossQ, arXiv:1902.05605
 [2] github.com/adityab/CrossQ
 [3] Ioffe, Batch Renormalization, arXiv:1702.03275
@@ -50,7 +52,7 @@ class Config(buffers.ReplaySettings, temperatures.WithTemperature):
     # Targets
     discount: Share = 0.99  # gamma; [2]
     # Policy
-    temperature_loss: temperatures.Form = "alpha"  # [2]
+    temperature_loss: temperatures.Form = "alpha"  # alpha itself, not its log; [2]
     target_entropy_share: Real = 1.0  # of -A, the target; [2]
     log_std_min: LogStd = -20.0  # lower clip of log std; [2]
     log_std_max: LogStd = 2.0  # upper clip of log std; [2]

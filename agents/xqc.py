@@ -14,6 +14,8 @@ z_i classes of values, p = softmax(l); a' ~ pi(.|s'), a~ ~ pi(.|s); r scaled by 
 pi(.|s) is tanh of a Gaussian. With `norm_place = "after"`, without unit weights, classes and
 scaled rewards it is the authors' CrossQ, which has targets, and not that of [3].
 
+Departs from [2]: mean and log std are one layer of the actor.
+
 [1] Palenicek et al., XQC: Well-conditioned Optimization, arXiv:2509.25174
 [2] github.com/danielpalenicek/xqc
 [3] Bhatt et al., CrossQ, arXiv:1902.05605
@@ -66,7 +68,7 @@ class Config(buffers.ReplaySettings, temperatures.WithTemperature):
     v_max: Real = 5.0  # of classes; [2]
     # Policy
     init_temperature: temperatures.Temperature = 0.01  # alpha; [2]
-    temperature_loss: temperatures.Form = "alpha"  # [2]
+    temperature_loss: temperatures.Form = "alpha"  # alpha itself, not its log; [2]
     target_entropy_share: Real = 0.5  # of -A, the target; [2]
     log_std_min: LogStd = -10.0  # lower clip of log std; [2]
     log_std_max: LogStd = 2.0  # upper clip of log std; [2]
