@@ -1,4 +1,4 @@
-"""CrossQ [off-policy]: SAC without target networks, as batch normalisation makes up for them.
+"""CrossQ [off-policy]: SAC with batch normalisation and without targets.
 
 gamma discount, alpha temperature, pi actor, Q_c critics
 a' ~ pi(.|s'),  a~ ~ pi(.|s)

@@ -1,4 +1,4 @@
-"""XQC [off-policy]: SAC whose networks are well conditioned: batch norm, unit weights, classes.
+"""XQC [off-policy]: SAC with batch norm, unit weights and classes of values.
 
 gamma discount, alpha temperature, pi actor
 Q_c critics with outputs l_c, Q'_c targets
@@ -69,7 +69,7 @@ class Config(buffers.ReplaySettings, temperatures.WithTemperature):
     normalise_rewards: bool = True  # by the std of discounted returns; [1]
     carry_rewards: bool = True  # an episode's last begins the next sum; [2]
     # Targets
-    discount: Share = 0.99  # gamma; [2]: 1 - 5 / T in [0.95, 0.995], T the time limit
+    discount: Share = 0.99  # gamma; [2]: by the time limit
     target_rate: Share = 0.005  # rho; [2]
     loss: Literal["classes", "squared"] = "classes"  # of the critics; [1]
     bins: Count = 101  # of classes; [2]
