@@ -68,7 +68,7 @@ class Config(
     batch_size: int = 256  # transitions per update; [1]
     # Experience
     replay_size: int = 1_000_000  # newest transitions; [1]
-    warmup_steps: int = 10_000  # uniform actions, no update; 256 steps of the policy in [3]
+    warmup_steps: int = 10_000  # uniform actions, no update; 256 in [3]
     shift: int = 0  # pixels, at most; 4 in DrQ-v2
     # Targets
     discount: Share = 0.99  # gamma; [1]
