@@ -49,6 +49,7 @@ FROM_DATA = {  # updates
 }
 OTHERS = {
     "calql",
+    "crossq",
     "famo2o",
     "fqe",
     "gciql",
@@ -59,6 +60,7 @@ OTHERS = {
     "ro2o",
     "stream_td",
     "tqc",
+    "xqc",
 }  # which have tests of their own
 # Which need a cost, and have tests of their own.
 COSTLY = {"cpo", "ppo_lagrangian", "sac_lagrangian"}
@@ -185,6 +187,14 @@ def test_defaults_learn_with_truncated_quantiles(tmp_path: Path) -> None:
     """TQC has fewer and smaller critics than by default, which take an hour."""
     out = train("tqc", 13_000, tmp_path, config={"critic_hidden": (128, 128), "num_critics": 2})
     assert final(out) >= LEARNT
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize("agent", ["crossq", "xqc"])
+def test_defaults_learn_with_batch_normalisation(agent: str, tmp_path: Path) -> None:
+    """In networks of a tenth of the default widths, which take hours."""
+    smaller = {"hidden": (32, 32), "critic_hidden": (64, 64)}
+    assert final(train(agent, 7_000, tmp_path, config=smaller)) >= LEARNT
 
 
 @pytest.mark.learn
