@@ -98,7 +98,7 @@ def restore(
     with training.clock.counting():
         training.best = training.driver.spread.learners(best)
         training.driver.restore(arrays, environments)
-    training.step = notes["step"]
+    training.step = training.resumed_at = notes["step"]
     training.updates = notes["updates"]
     training.loop_seconds, training.loop_steps = notes["loop_seconds"], notes["loop_steps"]
     training.seconds = Seconds(**notes.get("seconds", {}))

@@ -106,6 +106,7 @@ class Training:
         self.random_return: float | None = None
         self.seconds = Seconds()
         self.frozen = population.Frozen(len(settings.seeds))
+        self.resumed_at = 0  # the step that this process went on from
         self.latest = float("nan")  # mean return of latest episodes or evaluation
         self._told: set[str] = set()  # warnings that appear once
 
@@ -257,7 +258,7 @@ class Training:
         return line | {name: value.tolist() for name, value in metrics.items()}
 
     def _warn_of_endless_episodes(self) -> None:
-        before = sum(stage.end for stage in self.stages[:-1][-1:])
+        before = max(self.resumed_at, sum(stage.end for stage in self.stages[:-1][-1:]))
         steps, limit = (self.step - before) // self.stage.num_envs, self.spec.max_episode_steps
         if steps > (limit or LIMIT) or (limit is None and self.complete):
             warning = episode_warnings.endless(self.settings.env, limit, steps)
