@@ -98,21 +98,21 @@ def test_a_changed_file_is_said(folder: Path, place: Path, capsys: Any) -> None:
 
 
 def test_classes_that_only_python_knows_are_given_again(folder: Path, tmp_path: Path) -> None:
-    class Local(user_networks.Encoder):
+    class OnlyHere(user_networks.Encoder):
         pass
 
     with pytest.warns(UserWarning, match="the class of 'encoder' cannot be imported from a file"):
-        experiment = experiments.prepare("dqn", "CartPole-v1", 10_000, config={"encoder": Local})
-    assert experiment.config.encoder == "python/Local"
+        experiment = experiments.prepare("dqn", "CartPole-v1", 10_000, config={"encoder": OnlyHere})
+    assert experiment.config.encoder == "python/OnlyHere"
     copy = shutil.copytree(folder, tmp_path / "copy")
     written = json.loads((copy / "config.json").read_text())
-    written["config"]["encoder"] = "python/Local-2"
+    written["config"]["encoder"] = "python/OnlyHere-2"
     (copy / "config.json").write_text(json.dumps(written))
     with pytest.raises(ValueError, match="this process does not know it: give the class again"):
         rljax.load(copy)
-    policy = rljax.load(copy, config={"encoder": Local})
+    policy = rljax.load(copy, config={"encoder": OnlyHere})
     assert policy(OBSERVATION) == rljax.load(folder)(OBSERVATION)
     with pytest.raises(ValueError, match="has no class as its 'torso'"):
-        rljax.load(copy, config={"torso": Local})
+        rljax.load(copy, config={"torso": OnlyHere})
     with pytest.raises(ValueError, match="'discount' cannot change"):
         rljax.resume(copy, 150, config={"discount": 0.9})
