@@ -193,9 +193,9 @@ def test_python_of_pages_runs(page: str, tmp_path: Path, monkeypatch: pytest.Mon
     train = rljax.train
 
     def briefly(agent: str, env: str, steps: int, **others: Any) -> Path:
-        if "config" in others:  # of a page whose runs are small
+        if "config" in others and steps <= 1_000:  # of a page whose runs are small
             return train(agent, env, steps, **others)
-        small = small_runs.small(agent)
+        small = small_runs.small(agent) | others.pop("config", {})
         return train(agent, env, min(steps, 100), **others | small_runs.EVERY, config=small)
 
     monkeypatch.setattr(rljax, "train", briefly, raising=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import warnings
 from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
@@ -16,6 +17,7 @@ from rljax.analysis.formatting import count
 from rljax.analysis.report.drawings import Drawing
 from rljax.analysis.report.elements import CaptionedTable, Section, TableCell
 from rljax.learning import registry
+from rljax.runs import records
 from rljax.trust import printable
 
 MOST_DIAGNOSES = 20  # runs of a report
@@ -64,7 +66,10 @@ def of_metrics(run: RunRecord) -> Section | None:
     """The curves of a run's metrics; None without any."""
     try:
         history = History.read(run.folder)
-    except (ValueError, OSError):
+    except (ValueError, OSError) as error:
+        metrics = run.folder / records.FILES["metrics"]
+        if metrics.exists() and metrics.stat().st_size:
+            warnings.warn(f"the report shows no metrics: {error}", stacklevel=2)
         return None
     names = sorted(
         (name for name, x in history.metrics.items() if np.isfinite(x).any()), key=_place
