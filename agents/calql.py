@@ -25,7 +25,7 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
-from rljax.networks import distributions, encoders, policies
+from rljax.networks import distributions, encoders, noise, policies
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.optimisation import conservatism, temperatures
 from rljax.networks.optimisation.conservatism import Candidates, Part
@@ -132,10 +132,9 @@ def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
     """Actions [..., A] for observations [..., O]."""
-    if not explore:
-        mean, _ = jnp.split(state.actor(observation), 2, axis=-1)
-        return jnp.tanh(mean), {}
-    return policy(state.actor, observation, config).sample(seed=key), {}
+    pi = policy(state.actor, observation, config)
+    action, _ = noise.action(pi, key, explore)
+    return action, {}
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:

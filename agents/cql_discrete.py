@@ -5,7 +5,8 @@ gamma discount, Q_c critics, Q'_c targets, Q their mean, w penalty_weight
   G_c      = mean [ log sum_a exp Q_c(s, a) - Q_c(s, a) ]
   L(Q)     = sum_c [ mean h(Q_c(s, a) - y) + w G_c ]  [1, eq. 4]
   h(e)     = e^2 / 2, |e| - 1/2 beyond 1
-  Q'_c    <- (1 - rho) Q'_c + rho Q_c  rho: target_rate, every target_every-th update
+  Q'_c    <- (1 - rho) Q'_c + rho Q_c  rho: target_rate
+             in every target_every-th update
 
 Departs from the paper: a double target in place of QR-DQN's quantiles.
 That and defaults are d3rlpy's [2], but targets move more often.

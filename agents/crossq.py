@@ -31,7 +31,7 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
-from rljax.networks import distributions, encoders
+from rljax.networks import distributions, encoders, noise
 from rljax.networks.blocks import batch_norm
 from rljax.networks.blocks.batch_norm import MovedLoss
 from rljax.networks.encoders import EncoderSettings
@@ -116,10 +116,9 @@ def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
     """Actions [..., A] for observations [..., O]."""
-    output = state.actor(observation)
-    if explore:
-        return distributions.squashed(output, config).sample(seed=key), {}
-    return jnp.tanh(jnp.split(output, 2, axis=-1)[0]), {}
+    pi = distributions.squashed(state.actor(observation), config)
+    action, _ = noise.action(pi, key, explore)
+    return action, {}
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:

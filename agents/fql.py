@@ -8,7 +8,8 @@ flow(s, z) where flow_steps Euler steps along v lead from z
   y        = r + gamma (1 - terminated) mean_c Q'_c(s', a')  [1, eq. 8]
   L(Q)     = mean_c mean (Q_c(s, a) - y)^2
   L(v)     = mean (v(s, a_t, t) - (a - x))^2  [1, eq. 4]
-  L(mu)    = alpha mean (mu(s, z) - flow(s, z))^2 - mean_c mean Q_c(s, mu(s, z))  [1, eq. 7]
+  L(mu)    = alpha mean (mu(s, z) - flow(s, z))^2
+             - mean_c mean Q_c(s, mu(s, z))  [1, eq. 7]
   Q'_c    <- (1 - rho) Q'_c + rho Q_c  rho: target_rate
 
 The actions of mu and of the flow are clipped to [-1, 1].

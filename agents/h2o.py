@@ -31,7 +31,7 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
-from rljax.networks import distributions
+from rljax.networks import distributions, noise
 from rljax.networks.optimisation import temperatures
 from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share, Widths
 
@@ -124,10 +124,9 @@ def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
     """Actions [..., A] for observations [..., O]."""
-    if not explore:
-        mean, _ = jnp.split(state.actor(observation), 2, axis=-1)
-        return jnp.tanh(mean), {}
-    return policy(state.actor, observation, config).sample(seed=key), {}
+    pi = policy(state.actor, observation, config)
+    action, _ = noise.action(pi, key, explore)
+    return action, {}
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:

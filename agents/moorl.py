@@ -9,7 +9,8 @@ K inner steps, epsilon meta rate, L the losses of agents/sac.py
 theta parameters of actor and critics, Theta the meta-parameters
   source  ~ data set with probability offline_epochs, else new experience
   theta   <- theta - rate grad L(theta; rows of the source)  K times, from Theta
-  Theta   <- Theta + epsilon (theta - Theta),  theta <- Theta  [1], Reptile [2, eq. 1]
+  Theta   <- Theta + epsilon (theta - Theta)  [1], Reptile [2, eq. 1]
+  theta   <- Theta
 
 Departs from the paper: no code is published, and we could not
 read its text. The page says what is from summaries of it and
@@ -137,11 +138,8 @@ def act(
     memory: Any = None,
 ) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O]."""
-    if not explore:
-        mean, _ = jnp.split(state.meta_actor(observation), 2, axis=-1)
-        return jnp.tanh(mean), {}, memory
     pi = distributions.squashed(state.meta_actor(observation), config)
-    action, memory = noise.sample(pi, key, memory)
+    action, memory = noise.action(pi, key, explore, memory)
     return action, {}, memory
 
 

@@ -3,7 +3,8 @@
 beta_1 actor's penalty, beta_2 critics' penalty, mu actor
 a'_data next action of the data; targets as in TD3
   a'       = clip(mu'(s') + clip(noise))
-  y        = r + gamma (1 - terminated) [ min_c Q'_c(s', a') - beta_2 |a' - a'_data|^2 ]
+  v        = min_c Q'_c(s', a') - beta_2 |a' - a'_data|^2
+  y        = r + gamma (1 - terminated) v
   L(Q)     = sum_c mean (Q_c(s, a) - y)^2  [1, eq. 5]
   lambda   = 1 / mean |min_c Q_c(s, mu(s))|  [2], without a gradient
   L(mu)    = mean [ beta_1 |mu(s) - a|^2 - lambda min_c Q_c(s, mu(s)) ]  [1, eq. 6]

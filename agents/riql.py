@@ -7,7 +7,8 @@ penalises it, less than the minimum does.
 gamma discount, V value, Q_c critics, Q'_c targets, mu actor
 tau expectile, beta inverse_temperature, alpha quantile
 t = 1 / huber_sigma^2
-  Q(s, a)  = quantile_alpha over c of Q'_c(s, a),  u = Q(s, a) - V(s)  [1, section 5]
+  Q(s, a)  = quantile_alpha over c of Q'_c(s, a)  [1, section 5]
+  u        = Q(s, a) - V(s)
   L(V)     = mean [ |tau - 1(u < 0)| u^2 ]  IQL's
   w        = min(exp(beta u), max_weight)
   L(mu)    = mean [ w |mu(s) - a|^2 ]  gaussian: -w log pi(a|s)

@@ -155,11 +155,8 @@ def act(
     memory: Any = None,
 ) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O]."""
-    if not explore:
-        mean, _ = jnp.split(state.actor(observation), 2, axis=-1)
-        return jnp.tanh(mean), {}, memory
     pi = distributions.squashed(state.actor(observation), config)
-    action, memory = noise.sample(pi, key, memory)
+    action, memory = noise.action(pi, key, explore, memory)
     return action, {}, memory
 
 

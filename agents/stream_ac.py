@@ -5,7 +5,9 @@ tau entropy cost, end_t: the episode ended with s'_t
   delta_t = r_t + gamma (1 - end_t) V(s'_t) - V(s_t)  [1, stream AC]
   e_V     <- gamma lambda e_V  + grad V(s_t)
   e_pi    <- gamma lambda e_pi + grad [log pi(a_t|s_t) + tau sign(delta_t) H(pi(.|s_t))]
-  V, pi   <- V + alpha delta_t e_V,  pi + alpha delta_t e_pi  ObGD: optimisation/traces.py
+  V       <- V + alpha delta_t e_V
+  pi      <- pi + alpha delta_t e_pi
+             ObGD: optimisation/traces.py
   e_V, e_pi <- 0 where end_t
 
 Departs from the paper: actions are in normalised units.

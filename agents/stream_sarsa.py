@@ -2,7 +2,8 @@
 
 Q critic, gamma discount, lambda trace decay
 end_t: the episode ended with s'_t
-  delta_t = r_t + gamma (1 - end_t) Q(s'_t, a_{t+1}) - Q(s_t, a_t)  [1, stream SARSA]
+  y_t     = r_t + gamma (1 - end_t) Q(s'_t, a_{t+1})
+  delta_t = y_t - Q(s_t, a_t)  [1, stream SARSA]
   e       <- gamma lambda e + grad Q(s_t, a_t)
   Q       <- Q + alpha delta_t e  ObGD: optimisation/traces.py
   e       <- 0 where end_t

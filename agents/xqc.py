@@ -34,15 +34,13 @@ Departs from [2]: mean and log std are one layer of the actor.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
-from rljax.networks import distributions, encoders, heads
+from rljax.networks import distributions, encoders, heads, noise
 from rljax.networks.blocks import batch_norm
 from rljax.networks.blocks.batch_norm import MovedLoss
 from rljax.networks.encoders import EncoderSettings
@@ -52,7 +50,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
 
 
 @agent.config
-class Config(buffers.ReplaySettings, temperatures.WithTemperature):
+class Config(buffers.ReplaySettings, heads.WithCriticHead, temperatures.WithTemperature):
     """Hyperparameters."""
 
     # Optimisation
@@ -71,10 +69,9 @@ class Config(buffers.ReplaySettings, temperatures.WithTemperature):
     # Targets
     discount: Share = 0.99  # gamma; [2]: by the time limit
     target_rate: Share = 0.005  # rho; [2]
-    loss: Literal["classes", "squared"] = "classes"  # of the critics; [1]
-    bins: Count = 101  # of classes; [2]
-    v_min: Real = -5.0  # of classes; [2]
-    v_max: Real = 5.0  # of classes; [2]
+    value_head: heads.CriticKind = "c51"  # what critics learn: classes; [1]
+    v_min: Real = -5.0  # lower end of the classes; [2]
+    v_max: Real = 5.0  # upper end of the classes; [2]
     # Policy
     init_temperature: temperatures.Temperature = 0.01  # alpha; [2]
     temperature_loss: temperatures.Form = "alpha"  # alpha itself, not its log; [2]
@@ -105,18 +102,11 @@ def experience(config: Config) -> buffers.Replay:
     return buffers.Replay.of(config, rewards=scale if config.normalise_rewards else None)
 
 
-def head(config: Config) -> heads.Head:
-    """What the critics' outputs mean."""
-    if config.loss == "classes":
-        return heads.Categorical(config.bins, config.v_min, config.v_max)
-    return heads.Scalar()
-
-
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for what does not fit."""
     agent.require_continuous("xqc", spec)
     agent.require_order(config, "log_std_min", "log_std_max")
-    heads.check(head(config), num_critics=1)
+    heads.check_critics(config)
     encoders.check(spec, EncoderSettings.of(config))
 
 
@@ -129,8 +119,9 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         config.hidden, 2 * spec.action_size, *style, unit_norm=config.unit_norm
     )
     actor = encoders.create(spec, encoding, net, key_actor)
+    features = heads.of_critics(config).features
     net = batch_norm.BatchNormMLP(
-        config.critic_hidden, head(config).features, *style, unit_norm=config.unit_norm
+        config.critic_hidden, features, *style, unit_norm=config.unit_norm
     )
     net = batch_norm.BatchNormEnsemble(config.num_critics, net)
     critic = encoders.create(spec, encoding, net, key_critic, jnp.zeros(spec.action_shape))
@@ -146,15 +137,14 @@ def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
     """Actions [..., A] for observations [..., O]."""
-    output = state.actor(observation)
-    if explore:
-        return distributions.squashed(output, config).sample(seed=key), {}
-    return jnp.tanh(jnp.split(output, 2, axis=-1)[0]), {}
+    pi = distributions.squashed(state.actor(observation), config)
+    action, _ = noise.action(pi, key, explore)
+    return action, {}
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
     """The critics' mean [...] of actions [..., A]."""
-    return head(config).mean(state.critic(observation, action)).mean(axis=0)
+    return heads.of_critics(config).mean(state.critic(observation, action)).mean(axis=0)
 
 
 # [1, eq. 3 and 4]
@@ -162,7 +152,7 @@ def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> MovedLoss:
     """Cross-entropy of all critics to one target, and the critics with new statistics."""
-    classes = head(config)
+    head = heads.of_critics(config)
     pi = distributions.squashed(state.actor(batch.next_observation), config)
     next_action, next_log_prob = pi.sample_and_log_prob(seed=key)
     both = batch_norm.joint(batch.observation, batch.next_observation)
@@ -171,17 +161,17 @@ def critic_loss(
     next_outputs, _ = state.target_critic.apply_mutable(both, actions, train=True)
     number = len(next_action)
     outputs, next_outputs = outputs[:, :number], next_outputs[:, number:]
-    next_outputs = classes.smallest(next_outputs)  # [B, K]
+    next_outputs = heads.combined(next_outputs, head, config.target_value)  # [B, K]
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
     cost = jnp.exp(state.log_temperature.parameters) * next_log_prob
-    target = classes.target(next_outputs, batch.reward, bootstrap, cost)
-    loss = classes.loss(outputs, target).mean(axis=-1).sum()
-    loss = loss if config.loss == "classes" else 0.5 * loss
-    clipped = classes.clipped_mass(next_outputs, batch.reward, bootstrap, cost)
+    target = head.target(next_outputs, batch.reward, bootstrap, cost)
+    loss = head.loss(outputs, target).mean(axis=-1).sum()
+    loss = 0.5 * loss if config.value_head == "squared" else loss
+    clipped = head.clipped_mass(next_outputs, batch.reward, bootstrap, cost)
     metrics = {
         "critic/loss": loss,
-        "critic/q": classes.mean(outputs).mean(),
-        "critic/target": classes.target_mean(target).mean(),
+        "critic/q": head.mean(outputs).mean(),
+        "critic/target": head.target_mean(target).mean(),
     }
     return loss, (moved, metrics | {name: x.mean() for name, x in clipped.items()})
 
@@ -193,7 +183,7 @@ def actor_loss(
     output, _ = actor.apply_mutable(batch.observation, train=True)
     pi = distributions.squashed(output, config)
     action, log_prob = pi.sample_and_log_prob(seed=key)
-    q = head(config).mean(state.critic(batch.observation, action))  # [C, B]
+    q = heads.of_critics(config).mean(state.critic(batch.observation, action))  # [C, B]
     loss = jnp.exp(state.log_temperature.parameters) * log_prob - networks.smallest(q)
     loss = loss.mean()
     return loss, {"actor/loss": loss, "actor/entropy": -log_prob.mean()}

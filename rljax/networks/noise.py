@@ -159,6 +159,18 @@ def sample(policy: SquashedGaussian, key: Array, memory: Any = None) -> tuple[Ar
     return jnp.tanh(gaussian.loc + gaussian.scale_diag * drawn), memory
 
 
+def action(
+    policy: SquashedGaussian, key: Array, explore: bool, memory: Any = None
+) -> tuple[Array, Any]:
+    """Actions [..., A] of a policy, by `sample` to `explore`, else tanh of its mean; and the
+    memory after.
+    """
+    if explore:
+        return sample(policy, key, memory)
+    gaussian: Any = policy.distribution
+    return jnp.tanh(gaussian.loc), memory
+
+
 @config
 class WithEpsilon:
     """Settings of a falling share of uniform actions: a base of an agent's Config."""

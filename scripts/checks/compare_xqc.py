@@ -34,7 +34,7 @@ OBSERVATION, ACTION, BATCH = 5, 2, 32
 ACTOR, CRITIC = (16, 16), (24, 24, 24)
 CASES: dict[str, dict[str, Any]] = {
     "XQC": {},
-    "their CrossQ": {"loss": "squared", "norm_place": "after", "unit_norm": False},
+    "their CrossQ": {"value_head": "squared", "norm_place": "after", "unit_norm": False},
 }
 DISCOUNT = 0.995
 
@@ -122,7 +122,7 @@ def their_learner(peer: Path, updates: int, changes: Mapping[str, Any]) -> Any:
         mock.patch.object(sys, "path", [str(peer), *sys.path]),
     ):
         from xqc.agents.xqc.xqc_learner import XQCLearner  # type: ignore[import-not-found]
-    classes = changes.get("loss") != "squared"
+    classes = changes.get("value_head") != "squared"
     return XQCLearner(
         seed=0,
         observations=np.zeros((1, OBSERVATION), np.float32),

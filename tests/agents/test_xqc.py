@@ -42,7 +42,7 @@ PROBE: dict[str, Any] = {
 }
 CASES: dict[str, dict[str, Any]] = {
     "default": {},
-    "the authors' CrossQ": {"loss": "squared", "norm_place": "after", "unit_norm": False},
+    "the authors' CrossQ": {"value_head": "squared", "norm_place": "after", "unit_norm": False},
 }
 
 
@@ -77,7 +77,7 @@ class Expected:
         return networks.forward(params, moments, x, train, self.config.norm_place == "before")
 
     def value(self, outputs: Any) -> Any:
-        if self.config.loss == "squared":
+        if self.config.value_head == "squared":
             return outputs[:, 0]
         return jax.nn.softmax(outputs) @ self.support
 
@@ -108,7 +108,7 @@ class Expected:
         passes = [self.run(c, m, rows, True) for c, m in zip(critics, self.moments, strict=True)]
         alive = config.discount * (1.0 - batch.terminated)
         cost = jnp.exp(self.log_alpha) * log_prob
-        if config.loss == "squared":
+        if config.value_head == "squared":
             y = batch.reward + alive * (values.min(axis=0) - cost)
             losses = [0.5 * ((out[:number, 0] - y) ** 2).mean() for out, _ in passes]
         else:
@@ -197,7 +197,7 @@ def test_weights_into_units_have_length_1_at_all_times() -> None:
 
 
 def test_only_termination_cuts_the_bootstrap() -> None:
-    config = dataclasses.replace(CONFIG, loss="squared")
+    config = dataclasses.replace(CONFIG, value_head="squared")
     reference.assert_only_termination_cuts_the_bootstrap(
         jax.jit(xqc.update), xqc.init(KEY, SPEC, config), config
     )

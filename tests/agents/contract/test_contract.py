@@ -27,7 +27,7 @@ from rljax.buffers import Dataset, Experience, Replay, Rollout, Stream
 from rljax.buffers.mixed import Mixed
 from rljax.learning import configuration, registry
 from rljax.learning.learner import Learner
-from rljax.networks import Network, Trained, parameters_of
+from rljax.networks import Network, Trained, heads, parameters_of
 from rljax.networks.inputs import Raw
 from tests.agents import trees
 from tests.agents.contract.representatives import REPRESENTATIVES, quick
@@ -262,8 +262,9 @@ def test_value_is_the_critics_mean(name: str) -> None:
         assert jax.eval_shape(one.module.value, one.state, *arrays, one.config).shape == shape
     # [C, B], or [C, B, M] quantiles, or what the agent's head reads
     outputs = applied(one.state.critic, one.batch.observation, one.batch.action)
-    own_head = getattr(one.module, "head", None)
-    each = np.asarray(outputs if own_head is None else own_head(one.config).mean(outputs))
+    if isinstance(one.config, heads.WithCriticHead):
+        outputs = heads.of_critics(one.config).mean(outputs)
+    each = np.asarray(outputs)
     each = each.mean(axis=tuple(range(1 + one.batch.reward.ndim, each.ndim)))
     mean = jax.jit(one.module.value)(one.state, one.batch.observation, one.batch.action, one.config)
     assert mean.shape == one.batch.reward.shape
