@@ -286,16 +286,13 @@ def stack(config: Any, num_learners: int) -> Any:
     import jax.numpy as jnp
     import numpy as np
 
+    require_lengths(config, num_learners)
     changes = {}
     for name in _floats(config):
         value = getattr(config, name)
         if value is None:
             continue
         values = np.asarray(value, np.float32)
-        if values.ndim == 1 and values.shape[0] != num_learners:
-            raise ValueError(
-                f"config.{name} has {values.shape[0]} values for {num_learners} learners."
-            )
         changes[name] = jnp.asarray(np.broadcast_to(values, (num_learners,)))
     return dataclasses.replace(config, **changes)
 
@@ -312,10 +309,13 @@ def varied(config: Any) -> dict[str, tuple[float, ...]]:
 
 def require_lengths(config: Any, num_learners: int, origin: str = "") -> None:
     """Raise `ValueError` for settings whose values are not one per learner; `origin` begins it."""
-    for name, values in varied(config).items():
-        if len(values) != num_learners:
+    import numpy as np
+
+    for name in _floats(config):
+        shape = np.shape(getattr(config, name))
+        if len(shape) == 1 and shape[0] != num_learners:
             raise ValueError(
-                f"{origin}config.{name} has {len(values)} values for {num_learners} learners."
+                f"{origin}config.{name} has {shape[0]} values for {num_learners} learners."
             )
 
 

@@ -313,12 +313,12 @@ def feedforward(
 
 
 def copies(target: Any, size: int, in_axes: Any = None) -> Any:
-    """A module, or a function of one, with `size` sets of parameters for the same inputs, or for
-    parts of those with an axis.
+    """A module, or a function of one, with `size` sets of parameters and batch statistics for the
+    same inputs, or for parts of those with an axis.
     """
     return nn.vmap(
         target,
-        variable_axes={"params": 0},
+        variable_axes={"params": 0, "batch_stats": 0},
         split_rngs={"params": True},
         in_axes=in_axes,
         axis_size=size,

@@ -112,11 +112,17 @@ def running_sums(
     """
 
     def forwards(running: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
-        value, ended = inputs
-        running = value + discount * running
-        return running * (1.0 - ended), running
+        return next_sum(running, *inputs, discount)
 
     return jax.lax.scan(forwards, running, (values, ended))
+
+
+def next_sum(
+    running: Array, value: Array, ended: Array, discount: Number = 1.0
+) -> tuple[Array, Array]:
+    """The sum that goes on after one more value, 0 where `ended`, and the sum up to it."""
+    total = value + discount * running
+    return total * (1.0 - ended), total
 
 
 class Returns(struct.PyTreeNode):

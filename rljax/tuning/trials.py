@@ -10,7 +10,6 @@ import collections
 import contextlib
 import dataclasses
 import itertools
-import json
 import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,8 +26,8 @@ from rljax.runs.display import console
 from rljax.runs.extract import extract
 from rljax.runs.statistics import estimators
 from rljax.system.packages import install_command
-from rljax.trust import RefusedFileError, safe
-from rljax.tuning import grids, search_spaces
+from rljax.trust import safe
+from rljax.tuning import generations, grids, search_spaces
 
 if TYPE_CHECKING:
     import optuna
@@ -183,16 +182,9 @@ class Trials:
             trials = [study.ask(space.distributions()) for _ in range(size)]
             folder.mkdir(exist_ok=True)
             records.write_json(path, [{"trial": x.number, "params": x.params} for x in trials])
-        try:
-            listed = json.loads(safe(path).read_text())
-            return [Trial(entry["trial"], space.settings(entry["params"])) for entry in listed]
-        except RefusedFileError:
-            raise
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ValueError(
-                f"'{path}' does not hold the trials of its generation ({type(error).__name__}: "
-                f"{error}). Restore it from a copy of the sweep."
-            ) from None
+        return generations.listed(
+            path, lambda entry: Trial(entry["trial"], space.settings(entry["params"]))
+        )
 
     def _place(self, trials: Sequence[Trial], place: Path, steps: int) -> None:
         points: list[Mapping[str, Any]] = []

@@ -38,10 +38,11 @@ def findings(folder: Path) -> list[RunFinding]:
     Raises `ValueError` for a folder that is no run, damaged records, and a run that has recorded
     nothing yet.
     """
-    return _findings(History.read(folder))
+    return of_history(History.read(folder))
 
 
-def _findings(history: History) -> list[RunFinding]:
+def of_history(history: History) -> list[RunFinding]:
+    """What looks wrong in the records of a run."""
     return [finding for check in CHECKS for finding in check(history)]
 
 
@@ -54,7 +55,7 @@ def text(folder: Path) -> str:
         count(len(history.evaluation_steps), "evaluation"),
     ]
     about = f"{printable(folder)} ({', '.join(facts)})"
-    wrong = _findings(history)
+    wrong = of_history(history)
     if not wrong:
         return f"{about}: nothing looks wrong."
     lines = [f"{about}: {count(len(wrong), 'thing')} {'look' if len(wrong) > 1 else 'looks'} wrong"]
@@ -68,4 +69,4 @@ def text(folder: Path) -> str:
     return "\n".join(lines)
 
 
-__all__ = ["RunFinding", "findings", "text"]
+__all__ = ["RunFinding", "findings", "of_history", "text"]

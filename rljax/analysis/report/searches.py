@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from rljax.analysis import figures, folders, formatting
 from rljax.analysis.report.elements import CaptionedTable, Section, TableCell
 from rljax.learning import population, schedules
 from rljax.system import outputs
-from rljax.trust import RefusedFileError, printable, safe
+from rljax.trust import printable
+from rljax.tuning import generations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,16 +54,9 @@ def read(folder: Path) -> list[TrialRecord]:
 def _entries(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
-    try:
-        entries = json.loads(safe(path).read_text(encoding="utf-8"))
-        return [{"params": {}, "values": {}, "trial": entry["trial"], **entry} for entry in entries]
-    except RefusedFileError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(
-            f"'{path}' does not hold the trials of its generation ({type(error).__name__}: "
-            f"{error}). Restore it from a copy of the sweep."
-        ) from None
+    return generations.listed(
+        path, lambda entry: {"params": {}, "values": {}, "trial": entry["trial"], **entry}
+    )
 
 
 def best(trials: Sequence[TrialRecord]) -> TrialRecord | None:

@@ -29,14 +29,25 @@ PROTOCOL = ("env", "data", "steps", "then_online", "seeds", "eval_env", "eval_ev
 PROTOCOL += ("eval_episodes", "log_every", "preset", "base", "from_run", "schedule")
 
 
+def _history(run: RunRecord) -> History | None:
+    """The records of a run; None without readable ones. A warning names damaged metrics."""
+    try:
+        return History.read(run.folder)
+    except (ValueError, OSError) as error:
+        metrics = run.folder / records.FILES["metrics"]
+        if metrics.exists() and metrics.stat().st_size:
+            warnings.warn(f"the report shows no metrics: {error}", stacklevel=2)
+        return None
+
+
 def of_findings(runs: Sequence[RunRecord]) -> Section | None:
     """What looks wrong in the first runs; None without readable metrics."""
     rows, healthy = [], 0
     for run in runs[:MOST_DIAGNOSES]:
-        try:
-            findings = diagnosis.findings(run.folder)
-        except (ValueError, OSError):
+        history = _history(run)
+        if history is None:
             continue
+        findings = diagnosis.of_history(history)
         healthy += not findings
         for finding in findings:
             rows.append(
@@ -64,12 +75,8 @@ def of_findings(runs: Sequence[RunRecord]) -> Section | None:
 
 def of_metrics(run: RunRecord) -> Section | None:
     """The curves of a run's metrics; None without any."""
-    try:
-        history = History.read(run.folder)
-    except (ValueError, OSError) as error:
-        metrics = run.folder / records.FILES["metrics"]
-        if metrics.exists() and metrics.stat().st_size:
-            warnings.warn(f"the report shows no metrics: {error}", stacklevel=2)
+    history = _history(run)
+    if history is None:
         return None
     names = sorted(
         (name for name, x in history.metrics.items() if np.isfinite(x).any()), key=_place
@@ -156,9 +163,8 @@ def of_unevaluated(runs: Sequence[RunRecord]) -> Section | None:
 
 
 def _losses(run: RunRecord) -> Iterator[str]:
-    try:
-        history = History.read(run.folder)
-    except (ValueError, OSError):
+    history = _history(run)
+    if history is None:
         return
     for name in sorted(history.metrics, key=_place):
         if name.endswith("/loss") and np.isfinite(history.level(name)).any():

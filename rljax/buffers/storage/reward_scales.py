@@ -52,9 +52,9 @@ class RewardScale:
         ended = transitions.terminated | transitions.truncated
         discount = jnp.reshape(jnp.asarray(self.discount), (-1, 1))
         past = seen.running * (1.0 - ended) if self.carries else seen.running
-        sums = transitions.reward + discount * past
+        running, sums = normalise.next_sum(past, transitions.reward, ended, discount)
         return SeenReturns(
-            running=sums if self.carries else sums * (1.0 - ended),
+            running=sums if self.carries else running,
             statistics=jax.vmap(normalise.update)(seen.statistics, sums),
             largest=jnp.maximum(seen.largest, jnp.abs(sums).max(axis=1)),
         )

@@ -30,7 +30,7 @@ from flax import linen as nn
 
 from rljax.agent import Array, Metrics, choose
 from rljax.networks.initialisation import Initialisation
-from rljax.networks.layers import ACTIVATIONS, Activation, Dense, Module, Network, joined
+from rljax.networks.layers import ACTIVATIONS, Activation, Dense, Module, Network, copies, joined
 
 Place = Literal["before", "after"]  # of the activation
 MovedLoss = tuple[Array, tuple[Network, Metrics]]  # of a network with new statistics
@@ -128,14 +128,7 @@ class BatchNormEnsemble(Module):
 
     @nn.compact
     def __call__(self, *inputs: Array, train: bool = False) -> Array:
-        shared: Any = None
-        call = nn.vmap(
-            lambda member, x: member(x, train=train),
-            variable_axes={"params": 0, "batch_stats": 0},
-            split_rngs={"params": True},
-            in_axes=shared,
-            axis_size=self.size,
-        )
+        call = copies(lambda member, x: member(x, train=train), self.size)
         outputs = call(self.member, joined(inputs))
         return outputs.squeeze(-1) if self.member.features == 1 else outputs
 

@@ -11,6 +11,7 @@ import optax
 
 from rljax.agent import Array, Number, config
 from rljax.networks.layers import Network
+from rljax.networks.optimisation import rates
 from rljax.networks.optimisation.trained import Trained, clipped, cosine_rate
 from rljax.requirements import NonNegative, Positive, Share, Widths
 
@@ -107,11 +108,10 @@ def scheduled(rate: Number, step: Array | int, settings: WithOptimiser) -> Numbe
     updates = settings.rate_updates
     if updates is None:
         return rate
-    if settings.rate_schedule == "cosine":
-        left = cosine_rate(1.0, jnp.float32(step), updates)
-    else:
-        left = 1.0 - jnp.minimum(jnp.float32(step) / updates, 1.0)
-    return rate * (settings.rate_end + (1.0 - settings.rate_end) * left)
+    end = settings.rate_end
+    if settings.rate_schedule == "linear":
+        return rate * rates.linear(1.0, end, jnp.float32(step), updates)
+    return rate * (end + cosine_rate(1.0 - end, jnp.float32(step), updates))
 
 
 def are_parameters(tree: Any) -> Any:
