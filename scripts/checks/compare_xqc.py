@@ -82,14 +82,15 @@ def fixed_noise() -> Iterator[None]:
         yield
 
 
-def their_learner(peer: Path, updates: int, changes: Mapping[str, Any]) -> Any:
-    """The authors' learner, of one seed."""
+def probability() -> types.SimpleNamespace:
+    """What the authors' code uses of TensorFlow Probability, of distrax."""
     import distrax
 
     class Squashed(distrax.Transformed):
         """As in TensorFlow Probability, a sample remembers what it came of."""
 
-        def __init__(self, distribution: Any, bijector: Any) -> None:
+        def __init__(self, distribution: Any, bijector: Any, validate_args: bool = False) -> None:
+            del validate_args
             super().__init__(distribution, distrax.Block(bijector, 1))
             self.before: Any = None
 
@@ -105,14 +106,18 @@ def their_learner(peer: Path, updates: int, changes: Mapping[str, Any]) -> Any:
     def gaussian(loc: Any, scale_diag: Any) -> Any:
         return distrax.MultivariateNormalDiag(loc, scale_diag)
 
-    probability = types.SimpleNamespace(
+    return types.SimpleNamespace(
         distributions=types.SimpleNamespace(
             Distribution=object, MultivariateNormalDiag=gaussian, TransformedDistribution=Squashed
         ),
         bijectors=types.SimpleNamespace(Tanh=distrax.Tanh),
     )
+
+
+def their_learner(peer: Path, updates: int, changes: Mapping[str, Any]) -> Any:
+    """The authors' learner, of one seed."""
     jax_part = types.ModuleType("tensorflow_probability.substrates")
-    jax_part.jax = probability  # type: ignore[attr-defined]
+    jax_part.jax = probability()  # type: ignore[attr-defined]
     log = types.ModuleType("xqc.logging")
     log.print_total_param_count = lambda *_: None  # type: ignore[attr-defined]
     modules = {"tensorflow_probability.substrates": jax_part, "xqc.logging": log}
