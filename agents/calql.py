@@ -146,10 +146,7 @@ def policy(
     actor: networks.AnyNetwork, observation: Array, config: Config
 ) -> distributions.SquashedGaussian:
     """pi(.|s) for observations [..., O]."""
-    mean, log_std = jnp.split(actor(observation), 2, axis=-1)
-    log_std += config.log_std_offset
-    log_std = jnp.clip(log_std, config.log_std_min, config.log_std_max)
-    return distributions.squashed_gaussian(mean, log_std)
+    return distributions.squashed(actor(observation), config, config.log_std_offset)
 
 
 def candidates(state: State, batch: Transition, key: Array, config: Config) -> Candidates:

@@ -46,10 +46,14 @@ def squashed_gaussian(mean: Array, log_std: Array) -> SquashedGaussian:
     return distrax.Transformed(base, distrax.Block(distrax.Tanh(), ndims=1))
 
 
-def squashed(output: Array, settings: Any) -> SquashedGaussian:
-    """tanh of a Gaussian with the halves of an output [..., 2 A] as mean and log std, clipped."""
+def squashed(output: Array, settings: Any, offset: Array | float = 0.0) -> SquashedGaussian:
+    """tanh of a Gaussian with the halves of an output [..., 2 A] as mean and log std.
+
+    `offset` is added to log std, which is then clipped by the settings.
+    """
     mean, log_std = jnp.split(output, 2, axis=-1)
-    return squashed_gaussian(mean, jnp.clip(log_std, settings.log_std_min, settings.log_std_max))
+    log_std = jnp.clip(log_std + offset, settings.log_std_min, settings.log_std_max)
+    return squashed_gaussian(mean, log_std)
 
 
 def gaussian(mean: Array, std: Array) -> Distribution:

@@ -3,8 +3,8 @@
   G    <- r + gamma G,  from 0 where an episode begins
   r    -> r / max(sqrt(Var[G]), max |G| / limit)    Var over all steps and environments so far
 
-With `carries`, as in the code of FlashSAC, SimbaV2 and XQC, G loses its past one step early: the
-last reward of an episode is all of G at its end, and begins the next episode's sum.
+With `carries`, as in the code of FlashSAC, SimbaV2 and XQC, G begins anew one step early, at an
+episode's last reward, and goes on from there into the next episode.
 
 FlashSAC, arXiv:2604.04539; SimbaV2, arXiv:2502.15280; XQC, arXiv:2509.25174, without the limit.
 """

@@ -1,8 +1,8 @@
 """Resets: all that is learnt begins anew, and the replay stays.
 
 Parameters, targets, optimisers' states and temperatures are those of a fresh `init`. Statistics of
-observations, the replay and the number of updates go on, so that learning is soon as good as
-before, without what the first experience did to the networks [1].
+observations, the replay and the number of updates stay. The new networks learn from the whole
+replay, and not from its first transitions alone [1].
 
 [1] Nikishin et al., The Primacy Bias, arXiv:2205.07802
 """
@@ -19,7 +19,7 @@ from rljax.agent import Array, config
 from rljax.requirements import Count, Counts
 
 T = TypeVar("T")
-RESET = 0x5E7  # what makes a reset's key of an update's
+RESET = 0x5E7  # folded into an update's key, for a key of the reset's own
 
 
 @config
@@ -31,7 +31,7 @@ class WithResets:
 
 
 def is_due(step: Array, settings: WithResets) -> Array:
-    """Whether [] there is a reset after the update that `step` others were before."""
+    """Whether [] a reset follows update number `step`, counted from 0."""
     due = jnp.isin(step + 1, jnp.asarray(settings.reset_at, jnp.int32))
     if settings.reset_every is not None:
         due |= (step + 1) % settings.reset_every == 0
