@@ -7,7 +7,8 @@
 Their files are read as text, and nothing of theirs runs. Ours are the defaults of an agent with the
 presets that a run takes for the task. What differs on purpose is listed in authors/ with
 words that the preset, the agent's page or its file must hold. The exit code is 1 where another
-setting differs, or where a checkout lacks a file. `--write` writes results/checks/presets.
+setting differs, or where a checkout lacks a file. `--write` writes results/checks/presets, where
+entries that were not compared again stay.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ from scripts.checks.authors import (
     data,
     generative,
     hybrid,
+    off_policy,
     online,
     streams,
 )
@@ -38,7 +40,7 @@ from scripts.checks.authors.shared import DoesNotApply, Logarithm, Settings, Sou
 from scripts.results.shared import RESULTS
 
 ROOT = Path(__file__).parents[2]
-PARTS = (data, generative, hybrid, online, constrained, streams)
+PARTS = (data, generative, hybrid, online, off_policy, constrained, streams)
 SOURCES = tuple(source for part in PARTS for source in part.SOURCES)
 ABSENT = "no such setting"
 NEUTRAL = ("none", None, False)  # values of theirs that need no setting
@@ -191,25 +193,26 @@ def printed(comparison: Comparison) -> str:
     return "\n".join(lines)
 
 
-def page(comparisons: Sequence[Comparison], failures: Sequence[str]) -> str:
-    """The page of all comparisons, and of what could not be compared."""
-    comparisons = sorted(comparisons, key=lambda each: each.source.label)
+def page(entries: Sequence[Mapping[str, Any]], failures: Sequence[str]) -> str:
+    """The page of all comparisons, as `described`, and of what could not be compared."""
     rows, total = [], collections.Counter[str]()
-    for each in comparisons:
-        purpose = len(each.differences) - len(each.unexplained)
+    for entry in entries:
+        differences = [(len(each["tasks"]), each["reason"]) for each in entry["different"]]
+        purpose = sum(number for number, reason in differences if reason is not None)
+        open_ones = sum(number for number, reason in differences if reason is None)
         numbers = {
-            "tasks": each.tasks,
-            "settings": each.compared,
-            "equal": each.compared - len(each.differences),
+            "tasks": entry["tasks"],
+            "settings": entry["settings"],
+            "equal": entry["settings"] - purpose - open_ones,
             "on purpose": purpose,
-            "different": len(each.unexplained),
+            "different": open_ones,
         }
         total.update(numbers)
-        name = f"{each.source.repository} {each.commit}, {each.source.files}"
-        cells = [each.source.label, name, *(f"{number:,}" for number in numbers.values())]
+        name = f"{entry['repository']} {entry['commit']}, {entry['files']}"
+        cells = [entry["presets"], name, *(f"{number:,}" for number in numbers.values())]
         rows.append(f"| {' | '.join(cells)} |")
     sums = " | ".join(f"{number:,}" for number in total.values())
-    sections = [_section("On purpose", comparisons, True), _section("Open", comparisons, False)]
+    sections = [_section("On purpose", entries, True), _section("Open", entries, False)]
     if failures:
         sections += ["## Not compared\n", *(f"- {failure}" for failure in failures), ""]
     return "\n".join([HEAD, *rows, f"| all | | {sums} |", "", *sections])
@@ -237,15 +240,17 @@ in [presets.json](presets.json), with the settings of theirs that have no counte
 |---|---|---|---|---|---|---|"""
 
 
-def _section(title: str, comparisons: Sequence[Comparison], explained: bool) -> str:
+def _section(title: str, entries: Sequence[Mapping[str, Any]], explained: bool) -> str:
     """Differences with or without a reason."""
     rows = []
-    for comparison in comparisons:
-        differences = [x for x in comparison.differences if (x.reason is not None) is explained]
-        for each, tasks in groups(differences):
+    for entry in entries:
+        for each in entry["different"]:
+            tasks, reason = each["tasks"], each["reason"]
+            if (reason is not None) is not explained:
+                continue
             where = tasks[0] if len(tasks) == 1 else f"{tasks[0]}, {len(tasks) - 1} more"
-            cells = [comparison.source.label, where, each.field, each.ours, each.theirs]
-            cells += [each.reason] if explained else []
+            cells = [entry["presets"], where, each["field"], each["ours"], each["theirs"]]
+            cells += [reason] if explained else []
             rows.append("| " + " | ".join(map(_cell, cells)) + " |")
     if not rows:
         return f"## {title}\n\nNone.\n"
@@ -278,6 +283,27 @@ def described(comparison: Comparison) -> dict[str, Any]:
     }
 
 
+def write(
+    folder: Path, comparisons: Sequence[Comparison], failures: Mapping[tuple[str, ...], str]
+) -> None:
+    """Write the page and the JSON; entries that were not compared again stay.
+
+    `failures` are messages by the label, the repository and the files.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "presets.json"
+    old = json.loads(file.read_text()) if file.exists() else []
+    entries = {_place(entry): entry for entry in [*old, *map(described, comparisons)]}
+    rows = sorted(entries.values(), key=lambda entry: entry["presets"])
+    missing = [message for place, message in failures.items() if place not in entries]
+    (folder / "README.md").write_text(page(rows, missing))
+    file.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def _place(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    return entry["presets"], entry["repository"], entry["files"]
+
+
 def main() -> None:
     """Compare the presets of the agents on the command line."""
     parser = argparse.ArgumentParser(
@@ -289,9 +315,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write results/checks/presets")
     parser.add_argument("--output", type=Path, default=RESULTS / "checks" / "presets")
     options = parser.parse_args()
-    if options.write and set(options.agents) != set(labels):
-        parser.error("--write is for all agents: leave --agents out")
-    comparisons, failures = [], []
+    comparisons, failures = [], {}
     for source in SOURCES:
         if source.agent not in options.agents:
             continue
@@ -301,16 +325,14 @@ def main() -> None:
                 raise ValueError("no checkout of it")
             comparison = compare(source, checkout)
         except (ValueError, TypeError, LookupError, OSError) as error:
-            failures.append(f"{source.label}, {source.repository}, {source.files}: {error}")
-            print(failures[-1])
+            place = (source.label, source.repository, source.files)
+            failures[place] = f"{', '.join(place)}: {error}"
+            print(failures[place])
             continue
         print(printed(comparison), flush=True)
         comparisons.append(comparison)
     if options.write:
-        options.output.mkdir(parents=True, exist_ok=True)
-        (options.output / "README.md").write_text(page(comparisons, failures))
-        entries = [described(comparison) for comparison in comparisons]
-        (options.output / "presets.json").write_text(json.dumps(entries, indent=1) + "\n")
+        write(options.output, comparisons, failures)
     sys.exit(1 if failures or any(each.unexplained for each in comparisons) else 0)
 
 
