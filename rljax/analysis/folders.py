@@ -123,6 +123,12 @@ def read(folder: Path) -> RunRecord:
             stacklevel=2,
         )
     run = RunRecord(folder, config, summary, {len(record["returns"]) for record in evaluations})
+    if not summary and max(record["step"] for record in evaluations) >= run.budget:
+        warnings.warn(
+            f"'{folder}' has no summary.json, though its evaluations reach its last step: speed "
+            f"and times are not known. `rljax resume {folder}` writes it again.",
+            stacklevel=2,
+        )
     by_learner: dict[int, dict[int, dict[str, Any]]] = {}
     for record in evaluations:
         by_learner.setdefault(record["learner"], {})[record["step"]] = record
@@ -195,12 +201,16 @@ def _changed_settings(described: Mapping[str, Any], notes: Mapping[str, Any]) ->
     saved = {**notes.get("structure", {}), **notes.get("protocol", {})}
     settings = {f"config.{name}": value for name, value in described["config"].items()}
     settings |= {name: described[name] for name in saved if name in described}
-    return [
-        f"config.json says {name.removeprefix('config.')} = {settings.get(name)}, the checkpoint "
-        f"was made with {value}"
-        for name, value in saved.items()
-        if (name in settings or name.startswith("config.")) and settings.get(name) != value
-    ]
+    texts = []
+    for name, value in saved.items():
+        if name in settings and settings[name] != value:
+            says = f"says {name.removeprefix('config.')} = {settings[name]}"
+        elif name not in settings and name.startswith("config."):
+            says = f"has no {name.removeprefix('config.')}"
+        else:
+            continue
+        texts.append(f"config.json {says}, the checkpoint was made with {value}")
+    return texts
 
 
 def _why_unevaluated(config: Mapping[str, Any], summary: Mapping[str, Any]) -> str:

@@ -175,6 +175,7 @@ class OfflineDataset:
         return None if self.complete else -1
 
 
+LARGEST = 1e18  # values beyond it have squares that float32 cannot hold
 FIELDS = ("observation", "action", "reward", "terminated", "truncated", "next_observation")
 
 
@@ -231,6 +232,19 @@ def is_unit(bounds: Bounds) -> bool:
 def dtype_name(column: Any) -> str:
     """The dtype in which agents see a column of observations."""
     return column.dtype.name if column.dtype.name in ("uint8", "bool") else "float32"
+
+
+def is_usable(array: np.ndarray) -> bool:
+    """Whether all values are finite and at most `LARGEST`."""
+    if array.dtype.kind != "f" or not array.size:
+        return True
+    # Minimum and maximum propagate NaN, and allocate no array.
+    return bool(array.min() >= -LARGEST and array.max() <= LARGEST)
+
+
+def unusable(array: np.ndarray) -> np.ndarray:
+    """The places [K, axes] of values that are not finite, or beyond `LARGEST`."""
+    return np.argwhere(~(np.abs(array) <= LARGEST))
 
 
 def columns(transitions: Transition, name: str) -> Iterator[tuple[str, Any]]:

@@ -12,7 +12,7 @@ it, in this process. A case is
 - the same: everything that was read equals what is read without the damage, bit for bit;
 - warned of: numbers differ, and the command says what is wrong with the file;
 - undetectable: what is there may be another sound file. Bits of HDF5, which has no checksums, were
-  flipped, or an array is missing that a data set may lack;
+  flipped, an array is missing that a data set may lack, or actions have one more dimension;
 - failed: a traceback, over a minute of a processor, no message, two, or one that does not name the
   file, a refusal that changes files, or other numbers without a word.
 
@@ -435,12 +435,13 @@ def words(said: str) -> set[str]:
 
 
 def undetectable(path: Path, damage: str) -> bool:
-    """Whether the damaged file may be a sound other one: HDF5 has no checksums, and a data set may
-    lack arrays.
+    """Whether the damaged file may be a sound other one: HDF5 has no checksums, a data set may lack
+    arrays, and nothing in it says how many dimensions an action has.
     """
-    return (path.suffix == ".hdf5" and bool(re.match(r"bit \d|\d bytes from", damage))) or (
-        path.suffix in (".hdf5", ".npz") and damage.startswith("no '")
-    )
+    if path.suffix == ".hdf5" and re.match(r"bit \d|\d bytes from", damage):
+        return True
+    other = damage.startswith("no '") or damage == "'actions': one more column"
+    return path.suffix in (".hdf5", ".npz") and other
 
 
 def undamaged(harmless: Path, around: Path) -> dict[str, Result]:

@@ -134,7 +134,7 @@ def test_records_that_changed_since_the_last_checkpoint_are_warned_of(tmp_path):
     ("changes", "said"),
     [
         ({"log_every": 0}, r"config\.json says log_every = 0, the checkpoint was made with 50"),
-        ({"config": {}}, r"says batch_size = None, the checkpoint was made with 8"),
+        ({"config": {}}, r"config\.json has no batch_size, the checkpoint was made with 8"),
         ({}, None),
     ],
 )
@@ -152,6 +152,18 @@ def test_settings_that_are_not_the_checkpoints_are_warned_of(tmp_path, changes, 
         folders.read(path)
     assert len(caught) == (said is not None)
     assert said is None or re.search(said, str(caught[0].message))
+
+
+def test_a_missing_summary_of_a_complete_run_is_warned_of(tmp_path):
+    path = run_folders.write(tmp_path / "a", seeds=(0,))
+    (path / "summary.json").unlink()
+    with pytest.warns(UserWarning, match=r"a' has no summary\.json.*`rljax resume .*a` writes it"):
+        folders.read(path)
+    path = run_folders.write(tmp_path / "b", seeds=(0,), budget=10**6)  # goes on
+    (path / "summary.json").unlink(missing_ok=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        folders.read(path)
 
 
 def test_a_learner_that_the_run_does_not_have_is_refused(tmp_path):

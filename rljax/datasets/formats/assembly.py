@@ -125,15 +125,16 @@ def assemble(
         unbounded: whether they stay as they are, as in corrupted data.
 
     Raises:
-        ValueError: values that are not finite, actions beyond `TOLERANCE`, and what
-            `schema.facts` refuses.
+        ValueError: values that are not finite or beyond `LARGEST`, actions beyond
+            `TOLERANCE`, and what `schema.facts` refuses.
     """
     for field in ("observation", "next_observation", "reward", "action"):
         _require_finite(rows, field)
     for signal, column in rows.signals.items():
-        if not np.isfinite(column).all():
+        if not base.is_usable(column):
             raise ValueError(
-                f"'{rows.file}': the signal '{signal}' is not finite in every row. Record it again."
+                f"'{rows.file}': the signal '{signal}' has values that are not finite or beyond "
+                f"{base.LARGEST:g}. Record it again."
             )
     most_action = int(rows.action.max()) if rows.action.ndim == 1 else None
     if rows.action.ndim == 2 and rows.action.dtype.kind in "iu":
@@ -173,18 +174,17 @@ def _take(array: Any, indices: np.ndarray | None) -> Any:
 
 def _require_finite(rows: Rows, field: str) -> None:
     for name, array in base.columns(rows, field):  # pyright: ignore[reportArgumentType]
-        # Minimum and maximum propagate NaN, and allocate no array.
-        if array.dtype.kind != "f" or (np.isfinite(array.min()) and np.isfinite(array.max())):
+        if base.is_usable(array):
             continue
-        bad = np.argwhere(~np.isfinite(array))
+        bad = base.unusable(array)
         index, *place = bad[0]
         row = index if rows.rows is None else rows.rows[index]
         where = f", dimension {place[0]}" if place else ""
         raise ValueError(
             f"'{rows.file}': '{rows.keys.get(field, field)}{name.removeprefix(field)}' is "
-            f"{array[tuple(bad[0])]} in row {row}{where}, and not finite in "
-            f"{len(np.unique(bad[:, 0]))} of {len(array)} rows. Drop the episodes from the file, "
-            "or download it again."
+            f"{array[tuple(bad[0])]} in row {row}{where}, and not finite or beyond "
+            f"{base.LARGEST:g} in {len(np.unique(bad[:, 0]))} of {len(array)} rows. Drop the "
+            "episodes from the file, or download it again."
         )
 
 

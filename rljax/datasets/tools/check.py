@@ -10,7 +10,14 @@ from typing import Any, Literal
 import numpy as np
 
 from rljax.buffers import frames
-from rljax.datasets.dataset import FIELDS, OfflineDataset, columns
+from rljax.datasets.dataset import (
+    FIELDS,
+    LARGEST,
+    OfflineDataset,
+    columns,
+    is_usable,
+    unusable,
+)
 from rljax.datasets.formats.assembly import WITHOUT_SUCCESSOR
 from rljax.datasets.formats.schema import MOST_CHOICES
 from rljax.datasets.formats.text import listed
@@ -79,13 +86,14 @@ def _dtypes(dataset: OfflineDataset) -> Iterator[Finding]:
 def _not_finite(dataset: OfflineDataset) -> Iterator[Finding]:
     fields = ("observation", "action", "reward", "next_observation")
     for name, array in (part for field in fields for part in columns(dataset.transitions, field)):
-        if array.dtype.kind == "f" and not (np.isfinite(array.min()) and np.isfinite(array.max())):
-            rows = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
+        if not is_usable(array):
+            rows = np.unique(unusable(array)[:, 0])
             yield Finding(
                 "not_finite",
                 len(rows),
                 f"{name}, {_rows(rows)}",
-                "The first batch with such a row turns every parameter into NaN.",
+                f"The first batch with such a row, or one beyond {LARGEST:g}, turns every "
+                "parameter into NaN.",
                 "Drop its episode: rljax.datasets.subset.",
             )
 
@@ -267,6 +275,31 @@ def _dimensions(dataset: OfflineDataset, observation: np.ndarray, part: str) -> 
         )
 
 
+def _equal_dimensions(dataset: OfflineDataset) -> Iterator[Finding]:
+    fields = ("observation",) if dataset.discrete else ("observation", "action")
+    for name, column in (part for field in fields for part in columns(dataset.transitions, field)):
+        if column.dtype != np.float32 or column.ndim != 2 or len(column) < 2:
+            continue
+        varying = np.flatnonzero(column.min(axis=0) != column.max(axis=0))
+        _, first, which = np.unique(
+            column[:BLOCK, varying], axis=1, return_index=True, return_inverse=True
+        )
+        pairs = [
+            (varying[first[group]], dimension)
+            for dimension, group in zip(varying, which, strict=True)
+            if varying[first[group]] < dimension
+        ]
+        pairs = [(one, other) for one, other in pairs if (column[:, one] == column[:, other]).all()]
+        if pairs:
+            yield Finding(
+                "equal_dimensions",
+                len(pairs),
+                f"{name}: " + ", ".join(f"{one} and {other}" for one, other in pairs[:5]),
+                "One of them says nothing that the other does not.",
+                "Intended, or was a column written twice?",
+            )
+
+
 def _lengths(dataset: OfflineDataset) -> Iterator[Finding]:
     limit = dataset.provenance.get("recorded_max_episode_steps") or dataset.max_episode_steps
     if limit is None:
@@ -362,6 +395,7 @@ RULES = (
     _duplicates,
     _rewards,
     _observations,
+    _equal_dimensions,
     _lengths,
     _terminals,
     _stored,

@@ -406,7 +406,7 @@ def test_signals_are_columns_beside_the_rewards(
     ("changes", "message"),
     [
         ({"costs": np.zeros(6)}, "'signals/cost' has 6 rows, 'rewards' has 7"),
-        ({"costs": np.full(7, np.nan)}, "the signal 'cost' is not finite in every row"),
+        ({"costs": np.full(7, np.nan)}, "the signal 'cost' has values that are not finite"),
         ({"signals/return": np.zeros(7)}, "has a signal called 'return'. Choose another name"),
         ({"signals/cost": np.array(["a"] * 7)}, "cost' is of type <U1, it must hold numbers"),
     ],

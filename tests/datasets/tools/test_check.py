@@ -41,6 +41,7 @@ def test_a_sound_dataset_has_no_findings(sound: datasets.OfflineDataset) -> None
     ("field", "rows", "value", "expected", "count", "where"),
     [
         ("reward", 7, np.nan, "error: not_finite", 1, "reward, rows 7"),
+        ("reward", 7, -1e38, "error: not_finite", 1, "reward, rows 7"),
         (
             *("next_observation", ([29, 49], 1), np.inf),
             *("error: not_finite", 2, "next_observation, rows 29, 49"),
@@ -102,6 +103,17 @@ def test_constant_and_large_observations_are_found(sound: datasets.OfflineDatase
     assert set(found) == {"constant_observations", "large_observations"}
     assert found["constant_observations"].where == "dimensions 0"
     assert found["large_observations"].where.startswith("dimensions 2, up to ")
+
+
+def test_equal_dimensions_are_found(tmp_path: Path) -> None:
+    values = arrays([30, 20, 40], "tot", actions=2)
+    assert findings(load(tmp_path, values)) == {}
+    values["actions"] = np.c_[values["actions"], values["actions"][:, 0]]
+    (finding,) = findings(load(tmp_path, values)).values()
+    assert (finding.name, finding.count) == ("equal_dimensions", 1)
+    assert finding.where == "action: 0 and 2"
+    values["actions"][-1, 2] *= -1
+    assert findings(load(tmp_path, values)) == {}
 
 
 def test_duplicates_are_counted(sound: datasets.OfflineDataset) -> None:
