@@ -1,4 +1,4 @@
-"""Dependence of SAC, DSAC-T and the first DSAC on the scale of rewards:
+"""The scale of rewards and SAC with each kind of critic, DSAC-T and the first DSAC:
 a task with rewards times 0.01 to 100.
 
 Every scale and seed is a learner of one program. Returns are those of the task itself, without the
@@ -8,6 +8,9 @@ factor.
   python scripts/studies/reward_scales.py --env InvertedPendulum-v5 --steps 60000 \
       --agents sac sac-deep dsact --learning-rate 3e-4 --runs runs/reward_scales_inverted_pendulum \
       --output results/studies/reward_scales/inverted_pendulum
+  python scripts/studies/reward_scales.py --steps 12000 --runs runs/reward_scales_heads \
+      --agents sac sac-two_hot sac-hl_gauss sac-c51 sac-quantile \
+      --output results/studies/reward_scales/heads
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from scripts.results.shared import over_seeds
 from scripts.studies import shared
 
 SCALES = (0.01, 0.1, 1.0, 10.0, 100.0)
+ENDS = {"v_min": -1_400.0, "v_max": 100.0}
 # The agents' own depths, small enough for a laptop. The first DSAC bounds errors in units of
 # return.
 AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -34,8 +38,22 @@ AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "sac-deep": ("sac", {"hidden": (64, 64, 64), "activation": "gelu", "initialisation": "torch"}),
     "dsact": ("dsact", {"hidden": (64, 64, 64)}),
     "dsac-v1": ("dsact", {"hidden": (64, 64, 64), "critic_loss": "v1", "num_critics": 1}),
+    # Heads of SAC's critics. The ends hold Pendulum's returns at a factor of 1.
+    **{
+        f"sac-{head}": ("sac", {"hidden": (64, 64), "value_head": head, **ENDS})
+        for head in ("two_hot", "hl_gauss", "c51", "quantile")
+    },
 }
-COLOURS = {"sac": "#0072B2", "sac-deep": "#56B4E9", "dsact": "#D55E00", "dsac-v1": "#009E73"}
+COLOURS = {
+    "sac": "#0072B2",
+    "sac-deep": "#56B4E9",
+    "dsact": "#D55E00",
+    "dsac-v1": "#009E73",
+    "sac-two_hot": "#E69F00",
+    "sac-hl_gauss": "#D55E00",
+    "sac-c51": "#009E73",
+    "sac-quantile": "#CC79A7",
+}
 
 
 def trained(
