@@ -1,10 +1,11 @@
 """Speed of training inside the program and on the host on an accelerator,
-and PPO beside Brax's own trainer.
+PPO beside Brax's own trainer, and returns of XQC and FlashSAC beside published ones.
 
 Measures steps per second and, on a data set, updates per second, with one learner and with ten.
 Then measures the wall-clock time in which PPO and Brax's PPO, with the same settings, reach the
-same return. Each measurement is a separate process. Environments of gymnax and Playground are
-measured if they are installed.
+same return, and the returns of XQC and FlashSAC after 200,000 steps, with three seeds as one
+program. Such a training, when it is cut off, goes on from `--runs`. Each measurement is a separate
+process. Environments of gymnax and Playground are measured if they are installed.
 
   pip install 'rljax-suite[cuda13,gymnax]'
   python scripts/benchmarks/accelerator.py --output results/speed/measurements/accelerator.json
@@ -35,6 +36,8 @@ from scripts.benchmarks import measuring, offline
 # Agent, environment, iterations per measurement.
 LOOPS = [
     ("sac", "HalfCheetah-v5", 3_000),
+    ("xqc", "HalfCheetah-v5", 1_000),
+    ("flashsac", "HalfCheetah-v5", 1_000),
     ("sac", "brax/hopper", 200),
     ("ppo", "brax/ant", 10),
     ("pqn", "gymnax/Breakout-MinAtar", 20),
@@ -46,6 +49,19 @@ PACKAGES = {"gymnax": "gymnax", "playground": "mujoco_playground"}
 # Agent, updates per measurement; sizes as in offline.py.
 UPDATES = [("iql", 20_000), ("fql", 3_000), ("dql", 3_000), ("ofql", 3_000)]
 TINY_UPDATES = [("iql", 20)]
+# Agent, environment, steps, settings of trainings beside published returns.
+RETURNS: list[tuple[str, str, int, dict[str, Any]]] = [
+    (agent, environment, 200_000, {})
+    for agent in ("xqc", "flashsac")
+    for environment in ("HalfCheetah-v5", "Walker2d-v5", "Humanoid-v5")
+]
+SMALL: dict[str, Any] = {
+    "hidden": (8,),
+    "critic_hidden": (8,),
+    "warmup_steps": 100,
+    "batch_size": 32,
+}
+TINY_RETURNS = [("xqc", "Hopper-v5", 200, SMALL)]
 # From Brax's training notebook: rollouts of 2,048 x 80 steps in minibatches of 1,024 x 5.
 SHAPE = {"num_envs": 2_048, "num_steps": 80, "batch_size": 5_120, "learning_rate": 3e-4}
 TINY_SHAPE = {"num_envs": 8, "num_steps": 20, "batch_size": 80, "learning_rate": 3e-4}
@@ -135,11 +151,41 @@ def brax_curve(environment: str, steps: int, shape: dict[str, Any]) -> dict[str,
     return {"curve": curve}
 
 
+def returns(
+    agent: str, environment: str, steps: int, settings: dict[str, Any], runs: str
+) -> dict[str, Any]:
+    """Returns of three seeds after `steps` steps, beside the published mean, and whether the
+    difference of the means is at most the published standard deviation.
+    """
+    from rljax.analysis import published
+    from rljax.runs import records, run
+    from scripts.studies import shared
+
+    out = Path(runs, f"{agent}-{environment}")
+
+    def begin() -> None:
+        each = max(steps // 20, 1)
+        words = {"seeds": 3, "eval_every": each, "checkpoint_every": each, "quiet": False}
+        run.train(agent, environment, steps, config=settings, out=out, **words)
+
+    shared.trained(out, steps, begin)
+    lines = [line for line in records.read(out, "evaluations") if line["step"] == steps]
+    seeds = [statistics.fmean(line["returns"]) for line in lines]
+    figures: dict[str, Any] = {"seeds": seeds, "seconds": records.read_summary(out)["wall_seconds"]}
+    points = published.curve(agent, published.task_of(environment), "return")
+    for point in points:
+        if point.step == steps and point.std is not None:
+            inside = abs(statistics.fmean(seeds) - point.mean) <= point.std
+            figures |= {"published": point.mean, "std": point.std, "inside": inside}
+    return figures
+
+
 WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
     "loop": loop,
     "updates": updates,
     "ours": ours_curve,
     "brax": brax_curve,
+    "returns": returns,
 }
 
 
@@ -148,7 +194,7 @@ def reached(curve: list[list[float]], mark: float) -> float | None:
     return next((seconds for seconds, value in curve if value >= mark), None)
 
 
-def measurements(tiny: bool, steps: int) -> dict[str, tuple[Any, ...]]:
+def measurements(tiny: bool, steps: int, runs: str) -> dict[str, tuple[Any, ...]]:
     """The worker and its arguments by the names of measurements."""
     plan: dict[str, tuple[Any, ...]] = {}
     learners = (1, 2) if tiny else (1, 10)
@@ -167,6 +213,9 @@ def measurements(tiny: bool, steps: int) -> dict[str, tuple[Any, ...]]:
             for seeds in learners:
                 name = f"{agent} updates {precision}".strip()
                 plan[f"{name} x {seeds}"] = ("updates", agent, number, seeds, precision)
+    for agent, environment, length, settings in TINY_RETURNS if tiny else RETURNS:
+        name = f"{agent} {environment} returns after {length:,} steps"
+        plan[name] = ("returns", agent, environment, length, settings, runs)
     environment, steps, shape = (
         ("brax/fast", 5_000, TINY_SHAPE) if tiny else ("brax/ant", steps, SHAPE)
     )
@@ -183,6 +232,7 @@ def main() -> None:
     parser.add_argument(
         "--steps", type=int, default=30_000_000, help="of the two trainings on brax/ant"
     )
+    parser.add_argument("--runs", default="runs/accelerator", help="folder of trainings")
     parser.add_argument("--only", nargs="+", default=[""], help="parts of names of measurements")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--tiny", action="store_true")
@@ -197,7 +247,7 @@ def main() -> None:
     figures: dict[str, Any] = provenance()
     if options.output and options.output.exists():
         figures = json.loads(options.output.read_text())
-    planned, failures = measurements(options.tiny, options.steps), []
+    planned, failures = measurements(options.tiny, options.steps, options.runs), []
     for name, (worker, *arguments) in planned.items():
         if name in figures or not any(part in name for part in options.only):
             continue

@@ -50,19 +50,22 @@ CARTPOLE = {
     "target_every": 1_000,
     "num_steps": 1,
 }
-AGENTS = ("sac", "td3", "dqn", "ppo", "tqc", "droq", "redq")
+AGENTS = ("sac", "td3", "dqn", "ppo", "tqc", "droq", "redq", "crossq")
 PEER = "sbx-rl"
-# Of SAC and TQC, with the peer's sizes: our agent, and its settings.
+# Of SAC, TQC and CrossQ, with the peer's sizes: our agent, and its settings.
+CROSSQ = (1_024, 1_024)
 TWENTY: dict[str, Any] = {"num_updates": 20, "policy_delay": 20}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "tqc": ("tqc", {"num_critics": 2, "critic_hidden": (256, 256)}),
     "droq": ("sac", {"dropout": 0.01, "layer_norm": True} | TWENTY),
     "redq": ("sac", {"num_critics": 10, "min_critics": 2, "actor_value": "mean"} | TWENTY),
+    "crossq": ("crossq", {"critic_hidden": CROSSQ}),
 }
 PEER_TWENTY: dict[str, Any] = {"gradient_steps": 20, "policy_delay": 20}
 PEER_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # its REDQ takes the smallest of all
     "droq": ("SAC", {"policy_kwargs": {"dropout_rate": 0.01, "layer_norm": True}} | PEER_TWENTY),
     "redq": ("SAC", {"policy_kwargs": {"n_critics": 10}} | PEER_TWENTY),
+    "crossq": ("CrossQ", {"policy_kwargs": {"net_arch": {"pi": [256, 256], "qf": [*CROSSQ]}}}),
 }
 HEADS = ("two_hot", "hl_gauss", "c51", "quantile")  # of SAC's critics
 TURNS = 9  # repetitions of the loop and of its bare update, to measure the share of the bound

@@ -39,6 +39,18 @@ CASES: dict[str, dict[str, Any]] = {
 DISCOUNT = 0.995
 
 
+class Sizes(NamedTuple):
+    """Sizes of an observation, an action and the hidden layers."""
+
+    observation: int = OBSERVATION
+    action: int = ACTION
+    actor: tuple[int, ...] = ACTOR
+    critic: tuple[int, ...] = CRITIC
+
+
+SMALL = Sizes()
+
+
 class Batch(NamedTuple):
     """A batch with their names."""
 
@@ -114,7 +126,9 @@ def probability() -> types.SimpleNamespace:
     )
 
 
-def their_learner(peer: Path, updates: int, changes: Mapping[str, Any]) -> Any:
+def their_learner(
+    peer: Path, updates: int, changes: Mapping[str, Any], sizes: Sizes = SMALL
+) -> Any:
     """The authors' learner, of one seed."""
     jax_part = types.ModuleType("tensorflow_probability.substrates")
     jax_part.jax = probability()  # type: ignore[attr-defined]
@@ -130,16 +144,16 @@ def their_learner(peer: Path, updates: int, changes: Mapping[str, Any]) -> Any:
     classes = changes.get("value_head") != "squared"
     return XQCLearner(
         seed=0,
-        observations=np.zeros((1, OBSERVATION), np.float32),
-        actions=np.zeros((1, ACTION), np.float32),
+        observations=np.zeros((1, sizes.observation), np.float32),
+        actions=np.zeros((1, sizes.action), np.float32),
         actor_lr=3e-4,
         critic_lr=3e-4,
         temp_lr=3e-4,
         lr_end=3e-5,
         num_interactions=updates,
         updates_per_step=1,
-        hidden_dims_critic=CRITIC,
-        hidden_dims_actor=ACTOR,
+        hidden_dims_critic=sizes.critic,
+        hidden_dims_actor=sizes.actor,
         policy_delay=3,
         tau=0.005,
         target_entropy="auto",

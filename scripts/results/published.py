@@ -1,12 +1,13 @@
 """Derive rljax/analysis/published.csv from files of public repositories:
 published numbers that reports show.
 
-  python scripts/results/published.py ../shared/data/curves
+  python scripts/results/published.py ../shared/data/curves --checkouts AUTHORS
 
 The folder holds online_curves.csv.gz (repo, commit, algo, env, seed, metric, step, value),
 offline_final.csv (repo, commit, algo, dataset, metric, n, mean, std) and readme_tables.csv (repo,
-commit, path, table, row, column, cell). Of each learning curve, the points nearest to a few round
-steps are kept, if every seed has a point.
+commit, path, table, row, column, cell). AUTHORS/xqc and AUTHORS/FlashSAC are checkouts of
+danielpalenicek/xqc and Holiday-Robot/FlashSAC, with the curves of their agents. Of each learning
+curve, the points nearest to a few round steps are kept, if every seed has a point.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import numpy as np
 
 from rljax.analysis import published
 
-STEPS = (100_000, 300_000, 500_000, 1_000_000, 3_000_000)
+STEPS = (100_000, 200_000, 300_000, 500_000, 1_000_000, 3_000_000)
 TASKS = (
     "HalfCheetah",
     "Hopper",
@@ -47,7 +48,18 @@ CURVES = {
         f"{EVALUATED}; 25,000 random steps added to its count",
     ),
     ("tianshou-PPO", "thu-ml/tianshou"): ("ppo", 0, EVALUATED),
+    ("CrossQ", "dojeon-ai/SimbaV2"): ("crossq", 0, f"{EVALUATED}; run by SimbaV2's authors"),
+    ("simbaV2_utd2", "dojeon-ai/SimbaV2"): ("simbav2", 0, f"{EVALUATED}; 2 updates per step"),
+    ("bro_utd10", "dojeon-ai/SimbaV2"): ("bro", 0, f"{EVALUATED}; 10 updates per step"),
+    ("xqc", "danielpalenicek/xqc"): ("xqc", 0, EVALUATED),
+    ("FlashSAC", "Holiday-Robot/FlashSAC"): ("flashsac", 0, EVALUATED),
 }
+# Checkout: its repository, commit, and file of curves.
+CHECKOUTS = {
+    "xqc": ("danielpalenicek/xqc", "9a6832b", "results/xqc.csv"),
+    "FlashSAC": ("Holiday-Robot/FlashSAC", "87edc90", "results/stateRL_cpusim/FlashSAC.csv"),
+}
+Rows = Iterable[dict[str, str]]
 # Pages of CleanRL: our agent, tables, and the column that holds its own results.
 CLEANRL = {
     "docs/rl-algorithms/sac.md": ("sac", ("1",), "sac_continuous_action.py"),
@@ -67,14 +79,35 @@ TABLES = {
 CELL = re.compile(r"^\$?(-?[\d.]+)\s*(?:±|\\pm)\s*([\d.]+)\$?$")
 
 
-def online(folder: Path) -> Iterator[published.Point]:
-    """Points of the learning curves."""
-    curves: dict[tuple[str, ...], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+def stored(folder: Path) -> Rows:
+    """Values of learning curves in the folder."""
     with gzip.open(folder / "online_curves.csv.gz", "rt") as file:
-        for row in csv.DictReader(file):
-            if (row["algo"], row["repo"]) in CURVES:
-                key = (row["algo"], row["repo"], row["env"], row["commit"], row["metric"])
-                curves[key][float(row["step"])].append(float(row["value"]))
+        yield from csv.DictReader(file)
+
+
+def of_authors(checkouts: Path) -> Rows:
+    """The same of the authors' checkouts."""
+    for name, (repository, commit, path) in CHECKOUTS.items():
+        for row in read(checkouts / name / path):
+            if row["metric"] == "avg_return":
+                yield {
+                    "repo": repository,
+                    "commit": commit,
+                    "algo": row["exp_name"],
+                    "env": row["env_name"],
+                    "metric": "return",
+                    "step": row["env_step"],
+                    "value": row["value"],
+                }
+
+
+def online(rows: Rows) -> Iterator[published.Point]:
+    """Points of learning curves, by the values of their seeds."""
+    curves: dict[tuple[str, ...], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        if (row["algo"], row["repo"]) in CURVES:
+            key = (row["algo"], row["repo"], row["env"], row["commit"], row["metric"])
+            curves[key][float(row["step"])].append(float(row["value"]))
     for (algorithm, repository, environment, commit, metric), values in curves.items():
         agent, before, note = CURVES[algorithm, repository]
         if published.task_of(environment) not in TASKS or metric not in ("return", "mean_return"):
@@ -200,8 +233,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
-    number = write([*online(folder), *tables(folder), *neorl2(folder)], published.FILE)
+    parser.add_argument("--checkouts", type=Path, required=True, help="folder of the authors' code")
+    options = parser.parse_args()
+    folder = options.folder
+    curves = [*online(stored(folder)), *online(of_authors(options.checkouts))]
+    number = write([*curves, *tables(folder), *neorl2(folder)], published.FILE)
     print(f"{published.FILE}: {number} rows")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from rljax import cli
+from rljax.analysis import published
 from scripts.benchmarks import accelerator as accelerator_script
 from scripts.benchmarks import (
     atari,
@@ -85,6 +86,18 @@ def test_loops_and_updates_are_measured(accelerator):
     assert updates["hours_of_a_million"] == pytest.approx(
         1e6 / updates["updates_per_second"] / 3600
     )
+
+
+@pytest.mark.slow
+def test_returns_stand_beside_published_ones(tmp_path):
+    (tiny,) = accelerator_script.TINY_RETURNS
+    figures = accelerator_script.returns(*tiny, str(tmp_path))
+    assert len(figures["seeds"]) == 3
+    assert "published" not in figures  # no one published it after 200 steps
+    assert accelerator_script.returns(*tiny, str(tmp_path)) == figures  # it is not trained again
+    for agent, environment, steps, _ in accelerator_script.RETURNS:
+        points = published.curve(agent, published.task_of(environment), "return")
+        assert steps in {point.step for point in points}
 
 
 # What a benchmark measures of ours, at tiny sizes. The peers are not installed.

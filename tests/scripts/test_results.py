@@ -275,10 +275,18 @@ def test_published_numbers_are_read(monkeypatch, command, tmp_path):
     }
     with (tmp_path / "offline_final.csv").open("w", newline="") as file:
         write_csv(file, [neorl2 | {"dataset": "NeoRL2-Pipeline", "mean": 1.0, "std": 0.5, "n": 3}])
+    for name, (*_, path) in published.CHECKOUTS.items():
+        file = tmp_path / "authors" / name / path
+        file.parent.mkdir(parents=True)
+        row = {"exp_name": name, "env_name": "Ant-v4", "metric": "avg_return", "env_step": 1e6}
+        with file.open("w", newline="") as open_file:
+            write_csv(open_file, [row | {"value": value} for value in (4.0, 6.0)])
     monkeypatch.setattr(published.published, "FILE", tmp_path / "published.csv")
-    command(published, tmp_path)
+    command(published, tmp_path, "--checkouts", tmp_path / "authors")
     points = list(csv.DictReader((tmp_path / "published.csv").read_text().splitlines()))
     assert [(point["agent"], point["task"], point["mean"]) for point in points] == [
+        ("flashsac", "Ant", "5.0"),
+        ("xqc", "Ant", "5.0"),
         ("td3", "Hopper", "2.0"),
         ("td3", "Hopper", "2.0"),
         ("bc", "Pipeline-v0", "1.0"),
