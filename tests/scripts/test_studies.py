@@ -20,6 +20,7 @@ from scripts.studies import (
     defaults,
     hidden_velocities,
     memory,
+    off_policy,
     offline_to_online,
     reward_scales,
     shared,
@@ -255,6 +256,26 @@ def test_hidden_velocities(study):
     words = ("--seeds", 1, "--hopper-steps", 4_096, "--cartpole-steps", 1_000)
     tasks = study(hidden_velocities, "hidden_velocities", *words)["tasks"]
     assert {len(cells) for cells in tasks.values()} == {3}
+
+
+def test_off_policy_agents(study):
+    words = ("--tasks", "double_pendulum", "--steps", 2_000, "--seeds", 2, "--longer", 3)
+    cells = study(off_policy, "off_policy", *words)["tasks"]["double_pendulum"]
+    assert list(cells) == list(off_policy.CELLS)
+    assert cells["droq"]["updates_per_step"] == 20
+    assert cells["xqc"]["steps"][-1] == 2_000
+    assert cells[off_policy.BASE]["steps"][-1] == 6_000
+
+
+def test_returns_after_the_same_seconds():
+    base = {
+        "steps": [10, 20, 30, 40],
+        "curves": [[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 9.0]],
+        "steps_per_second": 10.0,
+    }
+    assert off_policy.in_seconds(base, 1.5) == [1.0, 5.0]
+    assert off_policy.in_seconds(base, 4.0) == [3.0, pytest.approx(22 / 3)]
+    assert off_policy.in_seconds(base, 4.1) is None
 
 
 def test_memory(study):
