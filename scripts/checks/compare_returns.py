@@ -17,6 +17,11 @@ scripts/checks/run_authors_file.py.
   taskset -c 1 python scripts/checks/compare_returns.py --data HalfCheetah-medium.hdf5 \
       --peers peers --peer peer/bin/python --jax-peer jax-peer/bin/python
 
+  # A task whose episodes end early, with data made in the same way:
+  taskset -c 1 python scripts/checks/compare_returns.py td3_bc iql --data Hopper-medium.hdf5 \
+      --name hopper-medium-v2 --seeds 5 --peers peers --peer peer/bin/python \
+      --runs runs/references_hopper --output results/checks/references/hopper
+
 All seeds of ours are learners of one program. Theirs has a process for each seed. Both play 10
 episodes after half of the updates and at the end. Between the first of their seeds ours trains
 alone, for the speed. Complete runs are not repeated. `--table` writes the table and the figure from
@@ -58,10 +63,10 @@ EPISODES = 10
 SPEED_RUNS = 3  # seeds after which ours trains alone
 SPEED_STEPS = 600  # updates of such a run
 STEPS = (
-    "-- --device cpu --env halfcheetah-medium-v2 --buffer_size 100000 "
+    "-- --device cpu --env {name} --buffer_size 100000 "
     "--max_timesteps {updates} --eval_freq {half} --n_episodes 10 --seed {seed}"
 )
-UNIFORM = -280.0  # the return of uniform actions on HalfCheetah
+UNIFORM = {"HalfCheetah-v5": -280.0, "Hopper-v5": 20.0}  # returns of uniform actions
 EPOCHS = "-- --num_epochs 2 --num_updates_on_epoch {half} --train_seed {seed} --eval_seed {seed}"
 
 
@@ -123,7 +128,7 @@ COMPARISONS = {
         {},
         "--set train_seed={seed} eval_seed={seed} num_epochs=2 num_updates_on_epoch={half} "
         "max_timesteps={updates} eval_every=1 device=cpu buffer_size=100000 "
-        "env_name=halfcheetah-medium-v2",
+        "env_name={name}",
     ),
 }
 
@@ -136,7 +141,7 @@ def ours(name: str, options: argparse.Namespace) -> Path:
         each.agent,
         data=options.data,
         steps=each.updates,
-        seeds=each.seeds,
+        seeds=options.seeds or each.seeds,
         out=out,
         config=each.config,
         eval_every=each.updates // 2,
@@ -177,7 +182,7 @@ def theirs(name: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     if not finished(out):
         python = options.jax_peer if PAIRS[name].uses_jax else options.peer
         arguments = each.arguments.format(
-            updates=each.updates, half=each.updates // 2, seed=seed
+            updates=each.updates, half=each.updates // 2, seed=seed, name=options.name
         ).split()
         script = Path(__file__).with_name("run_authors_file.py")
         command = [
@@ -216,7 +221,8 @@ def compared(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Both sides of a comparison, with the intervals of their differences."""
     each = COMPARISONS[name]
     parts, alone_rates = [], []
-    for seed in range(each.seeds):
+    seeds = range(options.seeds or each.seeds)
+    for seed in seeds:
         parts.append(theirs(name, seed, options))
         if seed < SPEED_RUNS:
             alone_rates.append(alone(name, seed, options))
@@ -242,11 +248,11 @@ def compared(name: str, options: argparse.Namespace) -> dict[str, Any]:
         "updates": each.updates,
         "evaluated": [half, end],
         "episodes": EPISODES,
-        "seeds": list(range(each.seeds)),
+        "seeds": list(seeds),
         "config": described["config"],
         "file": each.file,
         "source": source(each),
-        "arguments": each.arguments.format(updates=end, half=half, seed="SEED"),
+        "arguments": each.arguments.format(updates=end, half=half, seed="SEED", name=options.name),
         "returns": returns,
         "differences": differences,
         "speed": {
@@ -277,7 +283,10 @@ def learnt(comparisons: Mapping[str, Any]) -> list[Any]:
     return [
         each
         for each in comparisons.values()
-        if any(np.mean(each["returns"][whose][1]) > UNIFORM for whose in ("ours", "theirs"))
+        if any(
+            np.mean(each["returns"][whose][1]) > UNIFORM.get(each["env"], 0.0)
+            for whose in ("ours", "theirs")
+        )
     ]
 
 
@@ -357,6 +366,10 @@ def main() -> None:
         "names", nargs="*", choices=[*COMPARISONS, []], help="comparisons; default: all"
     )
     parser.add_argument("--data", help="the recorded file")
+    parser.add_argument(
+        "--name", default="halfcheetah-medium-v2", help="what the other files call the data set"
+    )
+    parser.add_argument("--seeds", type=int, help="of each code; default: as in the table")
     parser.add_argument("--peers", type=Path, help="the folder with the other projects")
     parser.add_argument(
         "--peer", type=Path, default=sys.executable, help="the Python for their files"

@@ -54,6 +54,7 @@ def test_references_are_tabled_with_the_interval_of_the_difference(tmp_path):
     mine, other = [100.0, 105.0, 110.0, 115.0, 120.0], [90.0, 92.0, 95.0, 98.0, 100.0]
     each = {
         "label": "TD3+BC",
+        "env": "HalfCheetah-v5",
         "updates": 10_000,
         "seeds": [0, 1, 2, 3, 4],
         "returns": {"ours": [mine, mine], "theirs": [mine, other]},
