@@ -1,39 +1,43 @@
 """MPO [off-policy]: policies fitted to samples weighted by their value.
 
-gamma discount, N actions a_j ~ pi'(.|s), n rewards in R
-pi = Normal(mu, sigma) actor, pi' = Normal(mu', sigma') its target
-Q_c critics, Q'_c targets
-clip() to [-1, 1], s and s' the states of a batch
-  y         = R + gamma^n (1 - terminated) min_c mean_j Q'_c(s', clip(a_j))
-  L(Q)      = sum_c mean (Q_c(s, a) - y)^2  [3], with 1/2
+gamma discount, n rewards in R, N actions a_j
+pi = N(mu, sigma) actor, pi' = N(mu', sigma') its target
+Q_c critics, Q'_c targets, clip() to [-1, 1]
+a_j ~ pi'(.|s),  s all states of a batch, next ones too
+  y         = R + gamma^n (1 - terminated) V(s')
+              V(s') = min_c mean_j Q'_c(s', clip(a_j))
+  L(Q)      = sum_c mean (Q_c(s, a) - y)^2  [3]
   q_j       = min_c Q'_c(s, clip(a_j))
   o_j       = -|a_j - clip(a_j)|
-  w_j       = softmax_j(q_j / eta) + softmax_j(o_j / eta_o)  [1, eq. 5], [4]
-  L(eta)    = eta (epsilon + mean log mean_j exp(q_j / eta))  [2, eq. 4]
-              L(eta_o) alike, of o and epsilon_penalty
-  K_mu      = KL(pi' || Normal(mu, sigma')),  K_sigma = KL(pi' || Normal(mu', sigma))
-              mean over states, for each dimension of actions
-  L(pi)     = -mean sum_j w_j (log Normal(a_j; mu, sigma') + log Normal(a_j; mu', sigma))
-              + sum (alpha_mu K_mu + alpha_sigma K_sigma)  [2, section 4.2.2]
-  L(alpha)  = sum (alpha_mu (epsilon_mean - K_mu) + alpha_sigma (epsilon_std - K_sigma))
+  w_j       = softmax_j(q_j / eta) + softmax_j(o_j / eta_o)
+              [1, eq. 5], [4]
+  L(eta)    = eta (epsilon + mean log mean_j exp(q_j / eta))
+              [2, eq. 4]; eta_o alike
+  p_mu      = N(mu, sigma'),  p_sigma = N(mu', sigma)
+  K_x       = mean KL(pi' || p_x),  x: mu or sigma
+              for each dimension of actions
+  L(pi)     = -mean sum_j w_j sum_x log p_x(a_j)
+              + sum_x alpha_x K_x  [2, section 4.2.2]
+  L(alpha)  = sum_x alpha_x (epsilon_x - K_x)
   Q', pi'  <- Q, pi  every `target_every` updates
 
-eta and alpha are softplus of what Adam moves. Actions are those of pi', clipped.
+eta and alpha are softplus of what Adam moves.
+The policy that acts is pi', clipped.
 
-Departs from the paper: constraints of each dimension, o, expected values in
-place of Retrace and all settings are those of Acme [3].
+Departs from the paper: constraints of each dimension, o,
+expected values in place of Retrace and all settings are Acme's [3].
 
-[1] Abdolmaleki et al., Maximum a Posteriori Policy Optimisation, arXiv:1806.06920
-[2] Abdolmaleki et al., Relative Entropy Regularized Policy Iteration, arXiv:1812.02256
-[3] Hoffman et al., Acme, arXiv:2006.00979, its agents/jax/mpo
-[4] Abdolmaleki et al., Multi-Objective Policy Optimization, arXiv:2005.07513
+[1] Abdolmaleki et al., MPO, arXiv:1806.06920
+[2] Abdolmaleki et al., its second form, arXiv:1812.02256
+[3] Hoffman et al., Acme, arXiv:2006.00979, agents/jax/mpo
+[4] Abdolmaleki et al., MO-MPO, arXiv:2005.07513
 
   rljax train mpo --env Hopper-v5
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +50,7 @@ from rljax.networks.blocks.batch_norm import joint
 from rljax.networks.blocks.layer_norm_mlp import LayerNormEnsemble, LayerNormMLP
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.optimisation import duals
-from rljax.networks.optimisation.duals import Duals
+from rljax.networks.optimisation.duals import Duals, Samples
 from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
 
@@ -62,20 +66,20 @@ class Config(networks.WithCritics, buffers.ReplaySettings, heads.WithCriticHead)
     # Experience
     replay_size: int = 1_000_000  # newest transitions; [3]
     warmup_steps: int = 1_000  # uniform actions, no update; [3]
-    num_steps: int = 4  # per environment and update; [3]: 64 samples of a step
+    num_steps: int = 4  # per update; [3]: 64 samples of a step
     n_step: Count = 4  # n, rewards in R; [3]
     # Targets
     discount: Share = 0.99  # gamma; [3]
-    target_rate: Share = 1.0  # of both targets: 1 is a copy; [3], 0.005 in Stoix
+    target_rate: Share = 1.0  # 1 is a copy; [3], 0.005 in Stoix
     target_every: Count = 100  # updates between; [3], 1 in Stoix
     # Policy
     num_actions: Count = 20  # N, of pi' for each state; [3]
-    epsilon: Positive = 0.1  # KL of the weighted actions to pi'; [3]
-    epsilon_mean: Positive = 0.01  # KL by the mean; [3], with dimensions
+    epsilon: Positive = 0.1  # KL of the weights; [3]
+    epsilon_mean: Positive = 0.01  # KL by the mean; [3]
     epsilon_std: Positive = 1e-6  # KL by the std; [3]
-    epsilon_penalty: Positive | None = 1e-3  # of actions beyond [-1, 1]; None: none; [3]
-    per_dimension: bool = True  # each has its bounds; False: their sum; [3]
-    states: Literal["both", "next"] = "both"  # s and s'; s' alone in Acme's older agent
+    epsilon_penalty: Positive | None = 1e-3  # of o; None: no o; [3]
+    per_dimension: bool = True  # of K; False: their sum; [3]
+    states: Literal["both", "next"] = "both"  # next: s' alone; [3]
     init_temperature: Positive = 10.0  # eta and eta_o at the start; [3]
     init_multiplier_mean: Positive = 10.0  # alpha_mu at the start; [3]
     init_multiplier_std: Positive = 1_000.0  # alpha_sigma at the start; [3]
@@ -84,7 +88,7 @@ class Config(networks.WithCritics, buffers.ReplaySettings, heads.WithCriticHead)
     encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256, 256)  # of the actor, and of critics; [3]
     num_critics: Count = 1  # C; the smallest counts; [3]
-    activation: networks.Activation = "elu"  # after the first layer's tanh; [3]
+    activation: networks.Activation = "elu"  # of hidden layers; [3]
 
 
 class State(struct.PyTreeNode):
@@ -95,16 +99,6 @@ class State(struct.PyTreeNode):
     duals: networks.Trained  # Duals
     target_actor: networks.Network
     target_critic: networks.Network
-
-
-class Samples(NamedTuple):
-    """Weighted actions of pi' in R states."""
-
-    observation: Array  # [R, O]
-    policy: tuple[Array, Array]  # mu' and sigma' [R, A]
-    action: Array  # [N, R, A] before clip()
-    values: Array  # [J, N, R] q, and o
-    weight: Array  # [N, R]
 
 
 def experience(config: Config) -> buffers.Replay:
@@ -170,55 +164,53 @@ def bounds(config: Config) -> tuple[Number, ...]:
     return (config.epsilon,) if penalty is None else (config.epsilon, penalty)
 
 
-def divergences(samples: Samples, mean: Array, std: Array, config: Config) -> Array:
-    """K_mu and K_sigma [2, A], or their sums [2, 1], of a policy in R states."""
-    mean_kl = distributions.decoupled_kl(*samples.policy, mean, std).mean(axis=1)
-    return mean_kl if config.per_dimension else mean_kl.sum(axis=1, keepdims=True)
-
-
 def critic_loss(
     critic: networks.Network, next_outputs: Array, batch: Transition, config: Config
 ) -> Loss:
-    """Error of the critics to the target, of values or classes [(C,) B (, K)]."""
+    """Error of the critics to the target."""
     head = heads.of_critics(config)
     discount = batch.extras.get("discount", config.discount) * (1.0 - batch.terminated)
     target = head.target(next_outputs, batch.reward, discount)
     outputs = critic(batch.observation, batch.action)  # [C, B (, K)]
     loss = head.loss(outputs, target).mean(axis=-1).sum()
-    means = {"critic/q": head.mean(outputs), "critic/target": head.target_mean(target)}
+    means = {
+        "critic/q": head.mean(outputs),
+        "critic/target": head.target_mean(target),
+    }
     means |= head.clipped_mass(next_outputs, batch.reward, discount)
     return loss, {"critic/loss": loss} | jax.tree.map(jnp.mean, means)
 
 
 # [2, section 4.2.2]
 def actor_loss(actor: networks.Network, state: State, samples: Samples, config: Config) -> Loss:
-    """Weighted distance to the actions, with a penalty of divergences."""
-    old_mean, old_std = samples.policy
+    """Weighted distance to the actions, and divergences."""
     mean, std = policy(actor, samples.observation, config)
-    moved_mean, moved_std = (
-        distributions.gaussian(*pair).log_prob(samples.action)
-        for pair in ((mean, old_std), (old_mean, std))
-    )
-    fit = -(samples.weight * (moved_mean + moved_std)).sum(axis=0).mean()
-    kl = divergences(samples, mean, std, config)
-    loss = fit + (duals.positive(state.duals.parameters.multipliers) * kl).sum()
+    kl = samples.divergences(mean, std, config.per_dimension)  # [2, A]
+    multipliers = duals.positive(state.duals.parameters).multipliers
+    loss = samples.fit(mean, std) + (multipliers * kl).sum()
     kl_mean, kl_std = kl.mean(axis=1)
-    metrics = {"actor/kl_mean": kl_mean, "actor/kl_std": kl_std, "actor/std": std.mean()}
-    return loss, {"actor/loss": loss} | metrics
+    return loss, {
+        "actor/loss": loss,
+        "actor/kl_mean": kl_mean,
+        "actor/kl_std": kl_std,
+        "actor/std": std.mean(),
+    }
 
 
 # [2, eq. 4]
 def dual_loss(raw: Duals, state: State, samples: Samples, config: Config) -> Loss:
     """Losses of eta and alpha."""
-    kl = divergences(samples, *policy(state.actor, samples.observation, config), config)
+    mean, std = policy(state.actor, samples.observation, config)
+    kl = samples.divergences(mean, std, config.per_dimension)
     kl_bounds = jnp.stack([config.epsilon_mean, config.epsilon_std])
-    return duals.loss(raw, samples.values, kl, jnp.stack(bounds(config)), kl_bounds)
+    value_bounds = jnp.stack(bounds(config))
+    return duals.loss(raw, samples.values, kl, value_bounds, kl_bounds)
 
 
 def improvement(
     state: State, batch: Transition, key: Array, config: Config
 ) -> tuple[Samples, Array]:
-    """Weighted samples, and outputs [(C,) B (, K)] of the next states' values."""
+    """Samples, and outputs [(C,) B (, K)] for the next states."""
     head, observation = heads.of_critics(config), batch.next_observation
     if config.states == "both":
         observation = joint(batch.observation, observation)
@@ -227,11 +219,13 @@ def improvement(
     clipped = jnp.clip(action, -1.0, 1.0)
     outputs = state.target_critic(observation, clipped)  # [C, N, R (, K)]
     q = head.mean(outputs)
-    q = q.min(axis=0) if config.target_value == "smallest" else q.mean(axis=0)  # [N, R]
+    smallest = config.target_value == "smallest"
+    q = q.min(axis=0) if smallest else q.mean(axis=0)  # [N, R]
     distance = -jnp.linalg.norm(action - clipped, axis=-1)
     values = jnp.stack([q, distance][: len(bounds(config))])
     weight = duals.weights(state.duals.parameters, values)
-    samples = Samples(observation, (mean, std), action, values, weight)
+    old = (mean, std)
+    samples = Samples(observation, old, action, values, weight)
     next_outputs = outputs[:, :, -len(batch.reward) :]  # [C, N, B (, K)]
     expected = head.average(jnp.moveaxis(next_outputs, 1, 0))  # [C, B (, K)]
     return samples, heads.combined(expected, head, config.target_value)
