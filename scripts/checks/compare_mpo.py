@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib
 import importlib.machinery
 import json
 import sys
@@ -107,9 +108,9 @@ def imported(peer: Path) -> Acme:
     """Acme's modules."""
     import distrax  # noqa: F401
     import rlax  # noqa: F401  # pyright: ignore[reportMissingImports]
-    import tensorflow_probability as probability  # pyright: ignore[reportMissingImports]
-    import tensorflow_probability.substrates.jax  # pyright: ignore[reportMissingImports]
 
+    probability: Any = importlib.import_module("tensorflow_probability")
+    importlib.import_module("tensorflow_probability.substrates.jax")
     bare: Any = types.ModuleType("tensorflow_probability")
     bare.__path__, bare.substrates = probability.__path__, probability.substrates
     bare.experimental = types.SimpleNamespace(auto_composite_tensor=lambda cls: cls)

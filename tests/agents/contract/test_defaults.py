@@ -33,7 +33,7 @@ ONLINE = {
 }
 DISCRETE = {"cql_discrete", "dqn", "pqn", "r2d2", "sac_discrete", "stream_q", "stream_sarsa"}
 FROM_DATA = {  # updates
-    "awac": 3_000,
+    "awac": 800,
     "bc": 1_500,
     "td3_bc": 3_000,
     "rebrac": 250,
