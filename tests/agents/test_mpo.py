@@ -17,6 +17,7 @@ import pytest
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import mpo
 from tests.agents import batch_norms, reference
+from tests.agents.layer_norms import forward, members
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 CONFIG = mpo.Config(
@@ -62,23 +63,6 @@ CASES: dict[str, dict[str, Any]] = {
 
 def example() -> tuple[EnvSpec, mpo.Config, Transition]:
     return SPEC, CONFIG, reference.transitions()
-
-
-def forward(params: Any, x: Any) -> Any:
-    """Acme's LayerNormMLP: the first layer is normalised, then tanh; elu after the second."""
-    x = x @ params["hidden_0_kernel"] + params["hidden_0_bias"]
-    centred = x - x.mean(axis=-1, keepdims=True)
-    x = centred / jnp.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5)
-    x = jnp.tanh(x * params["norm_0"]["scale"] + params["norm_0"]["bias"])
-    x = x @ params["hidden_1_kernel"] + params["hidden_1_bias"]
-    x = jnp.where(x > 0, x, jnp.exp(jnp.minimum(x, 0.0)) - 1.0)
-    return x @ params["output_kernel"] + params["output_bias"]
-
-
-def members(tree: Any) -> list[Any]:
-    """The parameters of each critic."""
-    number = len(jax.tree.leaves(tree)[0])
-    return [jax.tree.map(lambda x, c=c: x[c], tree["members"]) for c in range(number)]
 
 
 def normal(x: Any, mean: Any, std: Any) -> Any:

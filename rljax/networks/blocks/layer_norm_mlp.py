@@ -20,15 +20,16 @@ from flax import linen as nn
 from rljax.agent import Array
 from rljax.networks.layers import ACTIVATIONS, Activation, LayerNorm, Module, copies, joined
 
-# Weights of the last layer, of means and deviations, of values, and of classes of values: normal
-# distributions cut at 2 std.
+HIDDEN = nn.initializers.variance_scaling(0.333, "fan_out", "uniform")
+# Weights of the last layer, of means and deviations, of values, of classes of values, and of values
+# as in all other layers. The first three are normal distributions cut at 2 std.
 OUTPUTS: dict[str, Callable] = {
     "policy": nn.initializers.variance_scaling(1e-4, "fan_in", "truncated_normal"),
     "value": nn.initializers.truncated_normal(0.01),
     "classes": nn.initializers.variance_scaling(1e-5, "fan_in", "truncated_normal"),
+    "layer": HIDDEN,
 }
-Output = Literal["policy", "value", "classes"]
-HIDDEN = nn.initializers.variance_scaling(0.333, "fan_out", "uniform")
+Output = Literal["policy", "value", "classes", "layer"]
 
 
 class LayerNormMLP(Module):
