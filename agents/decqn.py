@@ -38,7 +38,7 @@ from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import encoders, heads
 from rljax.networks.blocks.layer_norm_mlp import LayerNormEnsemble
 from rljax.networks.encoders import EncoderSettings
-from rljax.requirements import AtLeast, Count, NonNegative, Share, Widths
+from rljax.requirements import AtLeast, Count, NonNegative, Positive, Share, Widths
 
 
 @agent.config
@@ -56,6 +56,7 @@ class Config(networks.WithSchedule, buffers.ReplaySettings, buffers.PrioritySett
     n_step: Count = 3  # n, rewards in R; [2]
     prioritised: Share = 0.6  # exponent of errors; [2]
     correction: Share = 0.2  # exponent of the weights; [2]
+    correction_steps: Positive = 1e12  # until it is 1; never in [2]
     # Targets
     discount: Share = 0.99  # gamma; [2]
     target_rate: Share = 1.0  # 1 is a copy; [2]
