@@ -1,7 +1,7 @@
 """DecQN [off-policy]: Q-learning with values for each dimension of actions.
 
-gamma discount, n rewards in R, epsilon share of uniform actions
-b = 1 ... K bins of each dimension d, at equal distances from -1 to 1
+gamma discount, n rewards in R, epsilon share of uniform bins
+b = 1 ... K bins of each dimension d, from -1 to 1
 Q_c,d(s, b) critics, Q' targets
   Q_c(s, a) = mean_d Q_c,d(s, b_d(a))  b_d(a): the bin next to a_d
   b*_c,d    = argmax_b Q_c,d(s', b)
@@ -14,9 +14,9 @@ Q_c,d(s, b) critics, Q' targets
 
 With K = 2 actions are bang-bang.
 
-Departs from the paper: a plain network in place of a residual one,
-and the larger error of two critics is a row's priority.
-It is not ARSQ [3], which has soft values and finer bins within bins.
+Departs from the paper: a plain network, not a residual one;
+a row's priority is the larger error of two critics.
+It is not ARSQ [3], with soft values and bins within bins.
 
 [1] Seyde et al., Continuous Control via Q-learning, arXiv:2210.12566
 [2] github.com/tseyde/decqn
@@ -72,12 +72,12 @@ class Config(networks.WithSchedule, buffers.ReplaySettings, buffers.PrioritySett
 
 
 class DecoupledEnsemble(LayerNormEnsemble):
-    """Critics with `features` outputs, the same number for each dimension of actions."""
+    """Critics with `bins` values for each dimension of actions."""
 
     bins: int = 2
 
     def __call__(self, observation: Array, action: Array | None = None) -> Array:
-        """Q_c,d [C, ..., A, K] for observations [..., O], or Q_c [C, ...] of actions [..., A]."""
+        """Q_c,d [C, ..., A, K], or Q_c [C, ...] of actions [..., A]."""
         outputs = super().__call__(observation)
         outputs = outputs.reshape(*outputs.shape[:-1], -1, self.bins)
         return outputs if action is None else of_bins(outputs, nearest(action, self.bins))
@@ -168,7 +168,8 @@ def update(
     optimiser = networks.optimiser(config.learning_rate, step, config)
     critic, metrics = state.critic.step(optimiser, critic_loss, state, batch, config)
     every, rate = config.target_every, config.target_rate
-    target = networks.polyak_every(every, step, critic, state.target_critic, rate)
+    target = state.target_critic
+    target = networks.polyak_every(every, step, critic, target, rate)
     return State(critic, target), metrics
 
 
