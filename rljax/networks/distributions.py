@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.agent import Array, EnvSpec
+from rljax.agent import Array, EnvSpec, Number
 from rljax.networks.layers import Network
 
 if TYPE_CHECKING:
@@ -69,6 +69,21 @@ def symmetric_kl(mean: Array, log_std: Array, other_mean: Array, other_log_std: 
     precision = jnp.exp(-2.0 * log_std) + jnp.exp(-2.0 * other_log_std)
     spread = jnp.square(mean - other_mean) * precision
     return 0.5 * (ratio + 1.0 / ratio + spread - 2.0).sum(axis=-1)
+
+
+def positive_std(output: Array, first: Number) -> Array:
+    """A std [..., A] of outputs [..., A]: `first` where these are 0, and more than 1e-6."""
+    return first * jax.nn.softplus(output) / jnp.log(2.0) + 1e-6
+
+
+def decoupled_kl(mean: Array, std: Array, other_mean: Array, other_std: Array) -> Array:
+    """KL(p || Normal(other_mean, std)) and KL(p || Normal(mean, other_std)) of each dimension:
+    [2, ..., A] for p = Normal(mean, std) over [..., A]. Abdolmaleki et al., arXiv:1812.02256.
+    """
+    by_mean = 0.5 * jnp.square((mean - other_mean) / std)
+    ratio = std / other_std
+    by_std = 0.5 * (jnp.square(ratio) - 1.0) - jnp.log(ratio)
+    return jnp.stack([by_mean, by_std])
 
 
 # Logit and value of an action that is not allowed; gradients stay finite.

@@ -25,7 +25,10 @@ TREE = {
         ("goals, reached rarely, replaced in hindsight", ["sac", "dqn"]),
         ("steps are cheap, one discrete action", ["ppo", "pqn"]),
         ("steps are cheap, or several kinds of action", ["ppo"]),
-        ("steps are dear, continuous actions", ["sac", "td3", "dsact", "tqc", "crossq", "xqc"]),
+        (
+            "steps are dear, continuous actions",
+            ["sac", "td3", "dsact", "tqc", "crossq", "xqc", "mpo", "decqn"],
+        ),
         ("steps are dear, discrete actions", ["dqn", "sac_discrete"]),
     ],
     "a data set": [
@@ -40,7 +43,7 @@ TREE = {
         ("continuous actions, dense rewards", ["td3_bc", "iql", "rebrac", "edac"]),
     ],
     "a data set, and an environment": [
-        ("data first, then the environment", ["calql", "iql", "famo2o", "ro2o"]),
+        ("data first, then the environment", ["calql", "iql", "awac", "famo2o", "ro2o"]),
         ("both from the first step", ["sac", "td3", "moorl"]),
         ("both, on-policy: rewards that are never met", ["hnpg"]),
         ("few real data, and a simulator that is off", ["h2o"]),

@@ -114,6 +114,39 @@ TD3_BC: dict[str, Rule] = {
 }
 
 
+AWAC: dict[str, Rule] = {
+    "batch_size": "batch_size",
+    "actor_lr": "learning_rate",
+    "critic_lr": "learning_rate",
+    "discount": "gamma",
+    "target_rate": "tau",
+    "temperature": "awac_lambda",
+    "max_weight": "exp_adv_max",
+    "log_std_min": "min_log_std",
+    "log_std_max": "max_log_std",
+    "hidden": layers("hidden_dim", 3),
+    "normalise_observations": lambda theirs: True,  # always, in the file
+    "reward_transform": corl_rewards,
+}
+
+
+def awac_tasks(kind: str) -> Callable[[Path], Tasks]:
+    """CORL's files of AWAC, "offline" or "finetune", over what its code sets for all."""
+
+    def read(checkout: Path) -> Tasks:
+        path = checkout / f"algorithms/{kind}/awac.py"
+        readers.says(path, 'normalize_states( dataset["observations"], state_mean, state_std )')
+        code = {
+            **readers.dataclass(path, "TrainConfig"),
+            **readers.parameters(path, "AdvantageWeightedActorCritic.__init__"),
+            **readers.parameters(path, "Actor.__init__"),
+        }
+        tasks = yaml_tasks(f"configs/{kind}/awac", "env_name")(checkout)
+        return {task: {**code, **values} for task, values in tasks.items()}
+
+    return read
+
+
 def td3_bc_tasks(checkout: Path) -> Tasks:
     """The authors' list of data sets, all with the defaults of their script."""
     script = (checkout / "run_experiments.sh").read_text().split("envs=(")[1].split(")")[0]
@@ -477,6 +510,10 @@ SOURCES = (
         "configs/offline/cql/*/*.yaml",
         corl_cql_tasks("configs/offline/cql", CORL_CQL),
         CQL,
+    ),
+    *(
+        Source("awac", "CORL", f"configs/{kind}/awac/*/*.yaml", awac_tasks(kind), AWAC)
+        for kind in ("offline", "finetune")
     ),
     Source("riql", "RIQL", "RIQL.py, RIQL_config.py", riql_tasks, RIQL),
     Source("famo2o", "FamO2O", "jax_iql/configs, family_learner.py", famo2o_tasks, FAMO2O),

@@ -33,6 +33,7 @@ ONLINE = {
 }
 DISCRETE = {"cql_discrete", "dqn", "pqn", "r2d2", "sac_discrete", "stream_q", "stream_sarsa"}
 FROM_DATA = {  # updates
+    "awac": 800,
     "bc": 1_500,
     "td3_bc": 3_000,
     "rebrac": 250,
@@ -56,6 +57,7 @@ OTHERS = {
     "h2o",
     "hnpg",
     "moorl",
+    "mpo",
     "recoil",
     "ro2o",
     "stream_td",
@@ -186,6 +188,13 @@ def test_defaults_learn_from_data_with_calibrated_critics(tmp_path: Path) -> Non
 def test_defaults_learn_with_truncated_quantiles(tmp_path: Path) -> None:
     """TQC has fewer and smaller critics than by default, which take an hour."""
     out = train("tqc", 13_000, tmp_path, config={"critic_hidden": (128, 128), "num_critics": 2})
+    assert final(out) >= LEARNT
+
+
+@pytest.mark.learn
+def test_defaults_learn_within_bounds_of_divergences(tmp_path: Path) -> None:
+    """MPO's networks and batches are a quarter of the default sizes, which take an hour."""
+    out = train("mpo", 40_000, tmp_path, config={"hidden": (64, 64), "batch_size": 64})
     assert final(out) >= LEARNT
 
 

@@ -145,7 +145,9 @@ def test_probe_on_policy(probe: str) -> None:
 def test_probe(agent: str, probe: str) -> None:
     module = registry.load_agent(agent)
     name = f"rljax/{probe}{'-discrete' if agent in CHOOSES else ''}"
-    state, config = trained(module, name, QUICK | REPLAY[agent])
+    known = {field.name for field in dataclasses.fields(module.Config)}
+    changes = {x: QUICK[x] for x in QUICK if x in known} | REPLAY[agent]
+    state, config = trained(module, name, changes)
     assert_values(name, smallest(module, name, state, config))
     assert_actions(module, name, state, config)
 
