@@ -158,7 +158,8 @@ def review(state: State, outcome: Step, time: Array, config: Config) -> State:
     """Assess the exploring policy by episodes [E] that end."""
     if state.assessment is None:
         return state
-    return state.replace(assessment=state.assessment.reviewed(latest(state), outcome, time))
+    assessment = state.assessment.reviewed(latest(state), outcome, time, config)
+    return state.replace(assessment=assessment)
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
@@ -251,7 +252,7 @@ def update(
     state, actor_metrics = agent.every(config.policy_delay, step, improve, state)
     state, _ = agent.every(config.target_every, step, renew, state)
     if state.assessment is not None:
-        state = state.replace(assessment=state.assessment.after(step, config))
+        state = state.replace(assessment=state.assessment.updated())
     return state, metrics | critic_metrics | actor_metrics
 
 

@@ -44,13 +44,13 @@ class Pending(struct.PyTreeNode):
     row: Array  # [P, U, B] int32
     priority: Array  # [P, U, B]
     fresh: Array  # [] bool: not yet written
-    updates: Array  # [] int32: of each learner so far, with those of the iteration
+    # [] int32: updates of each learner so far, with those of the iteration
+    updates: Array = struct.field(default_factory=lambda: jnp.zeros((), jnp.int32))
 
     @classmethod
     def none(cls, row: Any) -> Pending:
         """Nothing to write, for rows with the shape of `row` [P, U, B]."""
-        rows, priority = jnp.zeros(row.shape, jnp.int32), jnp.zeros(row.shape)
-        return cls(rows, priority, jnp.zeros((), jnp.bool_), jnp.zeros((), jnp.int32))
+        return cls(jnp.zeros(row.shape, jnp.int32), jnp.zeros(row.shape), jnp.zeros((), jnp.bool_))
 
     def completes(self, period: int) -> Array:
         """Whether [] one of the iteration's updates completes a `period` of updates."""

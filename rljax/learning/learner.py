@@ -148,10 +148,10 @@ class Learner:
         )
         returns.require_state(self.agent, fresh_agent.state, updated.state)
         if self.reviews:
-            each = functools.partial(agent_state.review, self.agent)
-            each = self.over_learners(each, (0, 0, None, 0))
-            reviewed = jax.eval_shape(each, fresh_agent, without_observations(step), zero, config)
-            returns.require_state(self.agent, fresh_agent.state, reviewed.state, "review")
+            each = self.over_learners(self.agent.review, (0, 0, None, 0))  # type: ignore[attr-defined]
+            happened = (without_observations(step), zero)
+            reviewed = jax.eval_shape(each, fresh_agent.state, *happened, config)
+            returns.require_state(self.agent, fresh_agent.state, reviewed, "review")
         rows = batches.extras.get("row")
         returns.require_metrics(
             self.agent, metrics, self.num_learners, None if rows is None else rows.shape[2]

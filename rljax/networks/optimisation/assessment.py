@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+import optax
 from flax import struct
 
 from rljax.agent import Array, Step, choose, config
@@ -42,7 +43,8 @@ class Assessment(struct.PyTreeNode):
     episodes: Array  # [] int32: those of the candidate so far
     worst: Array  # [] float32: their smallest return
     best_worst: Array  # [] float32: the best policy's smallest return
-    length: Array  # [] int32: episodes of an assessment
+    updates: Array  # [] int32: so far
+    is_late: Array  # [] bool: assessments are long
 
     @classmethod
     def create(cls, policy: Any, settings: Any) -> Assessment | None:
@@ -60,37 +62,39 @@ class Assessment(struct.PyTreeNode):
             episodes=jnp.zeros((), jnp.int32),
             worst=jnp.asarray(FAR, jnp.float32),
             best_worst=jnp.asarray(-FAR, jnp.float32),
-            length=jnp.ones((), jnp.int32),
+            updates=jnp.zeros((), jnp.int32),
+            is_late=jnp.zeros((), jnp.bool_),
         )
 
-    def reviewed(self, policy: Any, outcome: Step, time: Array) -> Assessment:
-        """After the episodes [E] that end in `outcome`; `policy` would be the next candidate."""
+    def updated(self) -> Assessment:
+        """After an update of the agent."""
+        return self.replace(updates=optax.safe_increment(self.updates))
+
+    def reviewed(
+        self, policy: Any, outcome: Step, time: Array, settings: WithCheckpoints
+    ) -> Assessment:
+        """After the episodes [E] that end in `outcome`; see an agent's `review`.
+
+        `policy` is the next candidate where this assessment ends.
+        """
         ended = outcome.terminated | outcome.truncated
         counts = ended & (time - outcome.episode_length >= self.began)
         episodes = self.episodes + counts.sum(dtype=jnp.int32)
-        returns = jnp.where(counts, outcome.episode_return, FAR)
-        worst = jnp.minimum(self.worst, returns.min())
+        worst = jnp.minimum(self.worst, jnp.where(counts, outcome.episode_return, FAR).min())
         fails = worst < self.best_worst
-        succeeds = ~fails & (episodes >= self.length)
-        after = self.replace(
-            best=choose(succeeds, self.candidate, self.best),
-            best_worst=jnp.where(succeeds, worst, self.best_worst),
-            episodes=episodes,
-            worst=worst,
-        )
-        following = after.replace(
+        length = jnp.where(self.is_late, settings.late_episodes, 1)
+        succeeds = ~fails & (episodes >= length)
+        best_worst = jnp.where(succeeds, worst, self.best_worst)
+        is_late = self.updates > settings.late_updates
+        share = jnp.where(is_late & ~self.is_late, settings.late_share, 1.0)
+        following = self.replace(
             candidate=policy,
+            best=choose(succeeds, self.candidate, self.best),
             began=jnp.asarray(time, jnp.int32),
             episodes=jnp.zeros_like(episodes),
             worst=jnp.full_like(worst, FAR),
+            best_worst=share * best_worst,
+            is_late=is_late,
         )
-        return choose(counts.any() & (fails | succeeds), following, after)
-
-    def after(self, step: Array, settings: WithCheckpoints) -> Assessment:
-        """Before the update that `step` others were before, of which one makes assessments long."""
-        due = step == settings.late_updates
-        share = settings.late_share * self.best_worst
-        return self.replace(
-            length=jnp.where(due, settings.late_episodes, self.length),
-            best_worst=jnp.where(due, share, self.best_worst),
-        )
+        same = self.replace(episodes=episodes, worst=worst)
+        return choose(counts.any() & (fails | succeeds), following, same)

@@ -127,7 +127,9 @@ def assert_actions(module: Any, name: str, state: Any, config: Any) -> None:
 
 def smallest(module: Any, name: str, state: Any, config: Any) -> np.ndarray:
     """The smallest critic's values of greedy actions."""
-    q = state.critic(observed(name), greedy(module, name, state, config))
+    agent = module.__name__.rpartition(".")[2]
+    critics = own_constant(agent, "critics", lambda state, *inputs: state.critic(*inputs))
+    q = critics(state, observed(name), greedy(module, name, state, config))
     return np.asarray(q if q.ndim == 2 else q[..., 0]).min(axis=0)  # of [C, B, 2], mean and std
 
 
