@@ -1,26 +1,24 @@
 """TD7 [off-policy]: TD3 with learnt embeddings, priorities and checkpoints.
 
 gamma discount, mu actor, Q_c critics, f and g encoders
+mu' and Q'_c targets, p least_priority
 z_s = unit(f(s)),  z_sa = g(z_s, a),  unit(x) = x / mean |x|
-f1, g1 the fixed encoders and z1 theirs, f0, g0 those before and z0 theirs
-mu' and Q'_c targets, [l, h] the range of all y until the last copy
+f1, g1 fixed encoders of z1;  f0, g0 those before, of z0
+[l, h] the range of all y until the last copy
 e ~ clip(N(0, target_noise^2), +-target_noise_clip)
   L(f, g)  = mean (z_sa - z_s')^2  no gradient of z_s'  [1, eq. 1]
   a'       = clip(mu'(s', z0_s') + e, -1, 1)
   q'       = min_c Q'_c(s', a', [z0_s'a', z0_s'])
-  y        = r + gamma (1 - terminated) clip(q', l, h)  [1, section 4.2]
+  y        = r + gamma (1 - terminated) clip(q', l, h)
   d_c      = |Q_c(s, a, [z1_sa, z1_s]) - y|
   L(Q)     = sum_c mean (d_c^2 / 2 if d_c < p, else p d_c)
-  p_i      = max(p, max_c d_c)  of draws;  p: least_priority
-  L(mu)    = -mean Q_c(s, mu(s, z1_s), .)  every policy_delay-th update
+  p_i      = max(p, max_c d_c)  priority
+  L(mu)    = -mean Q_c(s, mu(s, z1_s), .)
              offline: + lambda mean |Q_c| mean (mu - a)^2
-  every target_every-th update:
-    mu' <- mu,  Q'_c <- Q_c,  f0 <- f1,  g0 <- g1,  f1 <- f,  g1 <- g
-    new rows get the largest p_i of the rows from now on
-Online a candidate explores, and the best policy is evaluated:
-rljax/networks/optimisation/assessment.py
-
-Actions are in [-1, 1], and so is all noise.
+Every target_every-th update:
+  mu' <- mu,  Q'_c <- Q_c,  (f0, g0) <- (f1, g1) <- (f, g)
+  new rows get the largest p_i of the rows from now on
+Online a candidate explores, and the best policy is kept.
 
 Departs from [2]: updates go on while a policy is assessed.
 
@@ -48,7 +46,12 @@ from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.DatasetSettings, assessment.WithCheckpoints):
+class Config(
+    networks.WithCritics,
+    buffers.DatasetSettings,
+    assessment.WithCheckpoints,
+    embeddings.WithEmbeddings,
+):
     """Hyperparameters."""
 
     # Optimisation
@@ -60,6 +63,7 @@ class Config(networks.WithCritics, buffers.DatasetSettings, assessment.WithCheck
     replay_size: int = 1_000_000  # newest transitions; [2]
     warmup_steps: int = 25_000  # uniform actions, no update; [2]
     prioritised: Share = 0.4  # exponent of priorities, 0: uniform draws; [2]
+    correction: Share = 0.0  # exponent of weights that correct for it; [2]
     least_priority: Positive = 1.0  # p, where the loss turns linear; [2]
     # Targets
     discount: Share = 0.99  # gamma; [2]
@@ -73,8 +77,6 @@ class Config(networks.WithCritics, buffers.DatasetSettings, assessment.WithCheck
     # Networks
     encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256, 256)  # one before the embedding; [2]
-    encoder_hidden: Widths = (256, 256)  # of f and g; [2]
-    embedding_size: Count = 256  # numbers in z; [2]
     num_critics: Count = 2  # C; the smallest counts; [2]
     activation: networks.Activation = "relu"  # of the actor; [2]
     critic_activation: networks.Activation = "elu"  # and of f and g; [2]
@@ -97,13 +99,11 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Replay | buffers.Dataset:
-    """Batches of new experience; or of a data set, and half new ones after it."""
-    priorities = {"prioritised": config.prioritised, "correction": 0.0}
+    """Batches of new experience, or of a data set."""
     if config.offline:
         online = buffers.Replay.of(config, uniform_warmup=False)
-        return buffers.Dataset.of(config, draw=buffers.dataset_draw(**priorities), online=online)
-    priorities |= {"discount": config.discount, "renewal": config.target_every}
-    return buffers.Replay.of(config, draw=buffers.replay_draw(**priorities))
+        return buffers.Dataset.of(config, draw=buffers.data_draw_of(config), online=online)
+    return buffers.Replay.of(config, draw=buffers.draw_of(config, renewal=config.target_every))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
@@ -117,8 +117,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     key_actor, key_critic, key_encoder = jax.random.split(key, 3)
     encoding, size = EncoderSettings.of(config), config.embedding_size
     style = (config.critic_activation, config.initialisation)
-    settings = (encoding, config.encoder_hidden, size, *style)
-    encoder = embeddings.create_encoders(key_encoder, spec, *settings)
+    encoder = embeddings.create_encoders(key_encoder, spec, encoding, config, *style)
     net = embeddings.EmbeddedEnsemble(config.num_critics, config.critic_widths, *style)
     inputs = (jnp.zeros(spec.action_shape), jnp.zeros(2 * size))
     critic = encoders.create(spec, encoding, net, key_critic, *inputs)
@@ -158,8 +157,8 @@ def review(state: State, outcome: Step, time: Array, config: Config) -> State:
     """Assess the exploring policy by episodes [E] that end."""
     if state.assessment is None:
         return state
-    assessment = state.assessment.reviewed(latest(state), outcome, time, config)
-    return state.replace(assessment=assessment)
+    inputs = (latest(state), outcome, time, config)
+    return state.replace(assessment=state.assessment.reviewed(*inputs))
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
@@ -175,8 +174,7 @@ def latest(state: State) -> EmbeddedPolicy:
 # [1, eq. 1]
 def encoder_loss(encoder: Embedding, batch: Transition) -> Loss:
     """Error of the embedded next states."""
-    inputs = (batch.observation, batch.action, batch.next_observation)
-    loss = embeddings.prediction_error(encoder, *inputs).mean()
+    loss = embeddings.prediction_error(encoder, batch).mean()
     return loss, {"encoder/loss": loss}
 
 
@@ -187,12 +185,13 @@ def critic_loss(
     """Error of the critics to the target."""
     smoothing = config.target_noise * jax.random.normal(key, batch.action.shape)
     smoothing = jnp.clip(smoothing, -config.target_noise_clip, config.target_noise_clip)
-    following, encoder = batch.next_observation, state.past_encoder
-    next_action = EmbeddedPolicy(state.target_actor, encoder.of_state)(following)
-    next_action = jnp.clip(next_action + smoothing, -1.0, 1.0)
-    next_q = encoder.values(state.target_critic, following, next_action).min(axis=0)  # [B]
-    next_q = jnp.clip(next_q, *state.clip_range)
-    target = batch.reward + config.discount * (1.0 - batch.terminated) * next_q
+    encoder, following = state.past_encoder, batch.next_observation
+    target_policy = EmbeddedPolicy(state.target_actor, encoder.of_state)
+    action = jnp.clip(target_policy(following) + smoothing, -1.0, 1.0)
+    next_q = encoder.values(state.target_critic, following, action)
+    next_q = jnp.clip(next_q.min(axis=0), *state.clip_range)  # [B]
+    bootstrap = config.discount * (1.0 - batch.terminated)
+    target = batch.reward + bootstrap * next_q
     q = state.fixed_encoder.values(critic, batch.observation, batch.action)  # [C, B]
     error, least = jnp.abs(q - target), config.least_priority
     loss = jnp.where(error < least, 0.5 * jnp.square(error), least * error)
@@ -229,10 +228,9 @@ def update(
     encoder, metrics = state.encoder.step(optimiser, encoder_loss, batch)
     optimiser = networks.optimiser(config.critic_lr, step, config)
     critic, critic_metrics = state.critic.step(optimiser, critic_loss, state, batch, key, config)
-    ends = [critic_metrics[f"critic/{end}_target"] for end in ("smallest", "largest")]
-    (low, high), (smallest, largest) = state.seen_range, ends
-    seen = jnp.stack([jnp.minimum(low, smallest), jnp.maximum(high, largest)])
-    state = state.replace(encoder=encoder, critic=critic, seen_range=seen)
+    low = jnp.minimum(state.seen_range[0], critic_metrics["critic/smallest_target"])
+    high = jnp.maximum(state.seen_range[1], critic_metrics["critic/largest_target"])
+    state = state.replace(encoder=encoder, critic=critic, seen_range=jnp.stack([low, high]))
 
     def improve(state: State) -> tuple[State, Metrics]:
         optimiser = networks.optimiser(config.actor_lr, step, config)
@@ -240,14 +238,14 @@ def update(
         return state.replace(actor=actor), metrics
 
     def renew(state: State) -> tuple[State, Metrics]:
-        targets = {
-            "target_actor": state.actor.parameters,
-            "target_critic": state.critic.parameters,
-            "past_encoder": state.fixed_encoder,
-            "fixed_encoder": state.encoder.parameters,
-            "clip_range": state.seen_range,
-        }
-        return state.replace(**targets), {}
+        state = state.replace(
+            target_actor=state.actor.parameters,
+            target_critic=state.critic.parameters,
+            past_encoder=state.fixed_encoder,
+            fixed_encoder=state.encoder.parameters,
+            clip_range=state.seen_range,
+        )
+        return state, {}
 
     state, actor_metrics = agent.every(config.policy_delay, step, improve, state)
     state, _ = agent.every(config.target_every, step, renew, state)

@@ -276,18 +276,18 @@ def replay_draw(
     return NStep(steps=n_step, discount=discount) if n_step > 1 else Uniform()
 
 
-def dataset_draw(*, prioritised: Any = 0.0, correction: Any = 0.4) -> DatasetDraw:
-    """The draw from a data set, for settings whose floats are numbers or one per learner."""
-    if np.max(prioritised) > 0:
-        return PrioritisedRows(exponent=prioritised, correction=correction)
-    return UniformRows()
-
-
-def draw_of(config: Any) -> Draw:
-    """`replay_draw` for a Config's fields of the same names."""
+def draw_of(config: Any, **others: Any) -> Draw:
+    """`replay_draw` for a Config's fields of the same names, and `others`."""
     names = ("discount", "n_step", "hindsight", "hindsight_goals")
     names += ("prioritised", "correction", "correction_steps")
-    return replay_draw(**same_fields(config, names))
+    return replay_draw(**same_fields(config, names), **others)
+
+
+def data_draw_of(config: Any) -> DatasetDraw:
+    """The draw from a data set for a Config with the fields `prioritised` and `correction`."""
+    if np.max(config.prioritised) > 0:
+        return PrioritisedRows(exponent=config.prioritised, correction=config.correction)
+    return UniformRows()
 
 
 @config

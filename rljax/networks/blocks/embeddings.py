@@ -20,12 +20,21 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from rljax.agent import Array, EnvSpec
+from rljax.agent import Array, EnvSpec, Transition, config
 from rljax.networks import encoders
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.initialisation import Initialisation
 from rljax.networks.layers import MLP, Activation, Dense, Module, Network, copies, create, joined
 from rljax.networks.optimisation.trained import Trained
+from rljax.requirements import Count, Widths
+
+
+@config
+class WithEmbeddings:
+    """Settings of the encoders: a base of an agent's Config."""
+
+    encoder_hidden: Widths = (256, 256)  # of f and g; arXiv:2306.02451
+    embedding_size: Count = 256  # numbers in an embedding; arXiv:2306.02451
 
 
 def unit(x: Array) -> Array:
@@ -105,12 +114,12 @@ def create_encoders(
     key: Array,
     spec: EnvSpec,
     encoding: EncoderSettings,
-    hidden: tuple[int, ...],
-    size: int,
+    settings: WithEmbeddings,
     activation: Activation = "elu",
     initialisation: Initialisation = "torch",
 ) -> Embedding:
-    """Fresh encoders to embeddings of `size` numbers."""
+    """Fresh encoders."""
+    hidden, size = settings.encoder_hidden, settings.embedding_size
     key_state, key_pair = jax.random.split(key)
     style = (activation, initialisation)
     of_state = encoders.create(spec, encoding, UnitMLP(hidden, size, *style), key_state)
@@ -118,10 +127,8 @@ def create_encoders(
     return Embedding(of_state, create(MLP(hidden, size, *style), key_pair, *inputs))
 
 
-def prediction_error(
-    encoder: Embedding, observation: Array, action: Array, next_observation: Array
-) -> Array:
+def prediction_error(encoder: Embedding, batch: Transition) -> Array:
     """(z_sa - z_s')^2 [..., Z], without a gradient through z_s'."""
-    following = jax.lax.stop_gradient(encoder.of_state(next_observation))
-    predicted = encoder.of_pair(encoder.of_state(observation), action)
+    following = jax.lax.stop_gradient(encoder.of_state(batch.next_observation))
+    predicted = encoder.of_pair(encoder.of_state(batch.observation), batch.action)
     return jnp.square(predicted - following)

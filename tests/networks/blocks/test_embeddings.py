@@ -10,8 +10,10 @@ from rljax import networks
 from rljax.agent import EnvSpec
 from rljax.networks.blocks import embeddings
 from rljax.networks.encoders import EncoderSettings
+from tests.agents import reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
+SETTINGS = embeddings.WithEmbeddings(encoder_hidden=(8,), embedding_size=4)
 KEY = jax.random.key(0)
 
 
@@ -37,18 +39,18 @@ def test_the_embedding_joins_behind_the_first_layer() -> None:
 
 
 def test_the_prediction_teaches_no_next_state() -> None:
-    encoder = embeddings.create_encoders(KEY, SPEC, EncoderSettings(), (8,), 4)
-    s, a, following = jnp.ones((5, 3)), jnp.ones((5, 2)), -jnp.ones((5, 3))
+    encoder = embeddings.create_encoders(KEY, SPEC, EncoderSettings(), SETTINGS)
+    batch = reference.transitions()
 
     def error(following: jax.Array) -> jax.Array:
-        return embeddings.prediction_error(encoder, s, a, following).mean()
+        return embeddings.prediction_error(encoder, batch.replace(next_observation=following)).sum()
 
-    assert not np.any(jax.grad(error)(following))
-    assert embeddings.prediction_error(encoder, s, a, following).shape == (5, 4)
+    assert not np.any(jax.grad(error)(batch.next_observation))
+    assert embeddings.prediction_error(encoder, batch).shape == (5, 4)
 
 
 def test_critics_read_both_embeddings() -> None:
-    encoder = embeddings.create_encoders(KEY, SPEC, EncoderSettings(), (8,), 4)
+    encoder = embeddings.create_encoders(KEY, SPEC, EncoderSettings(), SETTINGS)
     net = embeddings.EmbeddedEnsemble(3, (5, 6))
     critic = networks.create(net, KEY, jnp.zeros(3), jnp.zeros(2), jnp.zeros(8))
     s, a = jnp.ones((5, 3)), jnp.ones((5, 2))
