@@ -1,11 +1,10 @@
 """TD7 [off-policy]: TD3 with learnt embeddings, priorities and checkpoints.
 
 gamma discount, mu actor, Q_c critics, f and g encoders
-mu' and Q'_c targets, p least_priority
-z_s = unit(f(s)),  z_sa = g(z_s, a),  unit(x) = x / mean |x|
+mu' and Q'_c targets, p least_priority, unit(x) = x / mean |x|
+z_s = unit(f(s)),  z_sa = g(z_s, a)
 f1, g1 fixed encoders of z1;  f0, g0 those before, of z0
-[l, h] the range of all y until the last copy
-e ~ clip(N(0, target_noise^2), +-target_noise_clip)
+[l, h] the range of all y until the last copy, e clipped noise
   L(f, g)  = mean (z_sa - z_s')^2  no gradient of z_s'  [1, eq. 1]
   a'       = clip(mu'(s', z0_s') + e, -1, 1)
   q'       = min_c Q'_c(s', a', [z0_s'a', z0_s'])
@@ -15,10 +14,9 @@ e ~ clip(N(0, target_noise^2), +-target_noise_clip)
   p_i      = max(p, max_c d_c)  priority
   L(mu)    = -mean Q_c(s, mu(s, z1_s), .)
              offline: + lambda mean |Q_c| mean (mu - a)^2
-Every target_every-th update:
-  mu' <- mu,  Q'_c <- Q_c,  (f0, g0) <- (f1, g1) <- (f, g)
-  new rows get the largest p_i of the rows from now on
-Online a candidate explores, and the best policy is kept.
+  every target_every updates: mu' <- mu,  Q'_c <- Q_c,
+  (f0, g0) <- (f1, g1) <- (f, g),  new rows get the rows' largest p_i
+Online the best policy is kept.
 
 Departs from [2]: updates go on while a policy is assessed.
 
@@ -26,6 +24,7 @@ Departs from [2]: updates go on while a policy is assessed.
 [2] github.com/sfujim/TD7
 
   rljax train td7 --env Hopper-v5
+  rljax train td7 --data d4rl/hopper-medium-v2
 """
 
 from __future__ import annotations
@@ -62,8 +61,8 @@ class Config(
     offline: bool = False  # learn from a data set: --data
     replay_size: int = 1_000_000  # newest transitions; [2]
     warmup_steps: int = 25_000  # uniform actions, no update; [2]
-    prioritised: Share = 0.4  # exponent of priorities, 0: uniform draws; [2]
-    correction: Share = 0.0  # exponent of weights that correct for it; [2]
+    prioritised: Share = 0.4  # exponent, 0: uniform draws; [2]
+    correction: Share = 0.0  # of weights that correct for it; [2]
     least_priority: Positive = 1.0  # p, where the loss turns linear; [2]
     # Targets
     discount: Share = 0.99  # gamma; [2]
@@ -101,9 +100,10 @@ class State(struct.PyTreeNode):
 def experience(config: Config) -> buffers.Replay | buffers.Dataset:
     """Batches of new experience, or of a data set."""
     if config.offline:
-        online = buffers.Replay.of(config, uniform_warmup=False)
-        return buffers.Dataset.of(config, draw=buffers.data_draw_of(config), online=online)
-    return buffers.Replay.of(config, draw=buffers.draw_of(config, renewal=config.target_every))
+        draw, online = buffers.data_draw_of(config), buffers.Replay.of(config, uniform_warmup=False)
+        return buffers.Dataset.of(config, draw=draw, online=online)
+    draw = buffers.draw_of(config, renewal=config.target_every)
+    return buffers.Replay.of(config, draw=draw)
 
 
 def check(spec: EnvSpec, config: Config) -> None:

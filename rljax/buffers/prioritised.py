@@ -283,10 +283,10 @@ def draw_of(config: Any, **others: Any) -> Draw:
     return replay_draw(**same_fields(config, names), **others)
 
 
-def data_draw_of(config: Any) -> DatasetDraw:
-    """The draw from a data set for a Config with the fields `prioritised` and `correction`."""
-    if np.max(config.prioritised) > 0:
-        return PrioritisedRows(exponent=config.prioritised, correction=config.correction)
+def data_draw_of(settings: Any) -> DatasetDraw:
+    """The draw from a data set, by a Config's fields `prioritised` and `correction`."""
+    if np.max(settings.prioritised) > 0:
+        return PrioritisedRows(exponent=settings.prioritised, correction=settings.correction)
     return UniformRows()
 
 

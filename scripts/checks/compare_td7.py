@@ -149,7 +149,7 @@ def draws(updates: int, is_offline: bool) -> Iterator[tuple[int, np.ndarray, np.
 
 def their_agent(peer: Path, is_offline: bool) -> Any:
     """The authors' agent, without a row."""
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
@@ -162,7 +162,7 @@ def their_agent(peer: Path, is_offline: bool) -> Any:
 
 def their_updates(agent: Any, known: Mapping[str, np.ndarray], updates: int) -> None:
     """Let the authors' agent learn."""
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
     buffer = agent.replay_buffer
 
