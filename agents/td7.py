@@ -1,4 +1,4 @@
-"""TD7 [off-policy]: TD3 with learnt embeddings, priorities and checkpoints.
+"""TD7 [off-policy]: TD3 with embeddings, priorities and checkpoints.
 
 gamma discount, mu actor, Q_c critics, f and g encoders
 mu' and Q'_c targets, p least_priority, unit(x) = x / mean |x|
@@ -54,9 +54,9 @@ class Config(
     """Hyperparameters."""
 
     # Optimisation
-    actor_lr: NonNegative = 3e-4  # of Adam; [2]
-    critic_lr: NonNegative = 3e-4  # of Adam; [2]
-    encoder_lr: NonNegative = 3e-4  # of Adam; [2]
+    actor_lr: NonNegative = 3e-4  # [2]
+    critic_lr: NonNegative = 3e-4  # [2]
+    encoder_lr: NonNegative = 3e-4  # [2]
     # Experience
     offline: bool = False  # learn from a data set: --data
     replay_size: int = 1_000_000  # newest transitions; [2]
@@ -208,7 +208,7 @@ def critic_loss(
 
 # [1, section 4.2 and 4.3]
 def actor_loss(actor: networks.Network, state: State, batch: Transition, config: Config) -> Loss:
-    """Minus the critics' values, offline with the distance to the data."""
+    """Minus the values, offline with the distance to the data."""
     encoder, observation = state.fixed_encoder, batch.observation
     action = EmbeddedPolicy(actor, encoder.of_state)(observation)
     q = encoder.values(state.critic, observation, action)  # [C, B]

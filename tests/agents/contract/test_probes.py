@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from rljax import agent as contract
 from rljax import envs
 from rljax.agent import Transition
 from rljax.learning import configuration, registry
@@ -147,7 +148,8 @@ def test_probe_on_policy(probe: str) -> None:
 def test_probe(agent: str, probe: str) -> None:
     module = registry.load_agent(agent)
     name = f"rljax/{probe}{'-discrete' if agent in CHOOSES else ''}"
-    state, config = trained(module, name, QUICK | REPLAY[agent])
+    usual = contract.same_fields(module.Config(), QUICK)
+    state, config = trained(module, name, {x: QUICK[x] for x in usual} | REPLAY[agent])
     assert_values(name, smallest(module, name, state, config))
     assert_actions(module, name, state, config)
 
