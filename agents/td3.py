@@ -52,12 +52,12 @@ class Config(
     replay_size: int = 1_000_000  # newest transitions; [2]
     warmup_steps: int = 25_000  # uniform actions, no update; [2]
     shift: int = 0  # pixels, at most; 4 in DrQ-v2
-    n_step: Count = 1  # rewards in a target; 5 in D4PG, arXiv:1804.08617
+    n_step: Count = 1  # rewards in a target; 5 in D4PG
     # Targets
     discount: Share = 0.99  # gamma; [2]
     target_rate: Share = 0.005  # rho; [2]
     reward_scale: Positive = 1.0  # factor on rewards; own choice
-    optimism: NonNegative | None = None  # eta; 1e-3 in MEX, arXiv:2305.18258
+    optimism: NonNegative | None = None  # eta of MEX; arXiv:2305.18258
     target_noise: NonNegative = 0.2  # std on target actions; [2]
     target_noise_clip: NonNegative = 0.5  # bound of that noise; [2]
     # Policy
@@ -174,10 +174,10 @@ def critic_loss(
         def values(action: Array) -> Array:
             return head.mean(critic(batch.observation, action))
 
-        states = (batch.observation, batch.next_observation)
-        actions = (policy(state.actor, x) for x in states)
-        inputs = (values, head.mean(outputs), *actions, jax.random.fold_in(key, 2))
-        gains = optimism.gain(*inputs)  # [C]
+        action = policy(state.actor, batch.observation)
+        following = policy(state.actor, batch.next_observation)
+        inputs = (head.mean(outputs), action, following, jax.random.fold_in(key, 2))
+        gains = optimism.gain(values, *inputs)  # [C]
         loss -= config.optimism * gains.sum()
         means["critic/optimism"] = gains
     metrics = {"critic/loss": loss} | jax.tree.map(jnp.mean, means)
