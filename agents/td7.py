@@ -54,9 +54,9 @@ class Config(
     """Hyperparameters."""
 
     # Optimisation
-    actor_lr: NonNegative = 3e-4  # [2]
-    critic_lr: NonNegative = 3e-4  # [2]
-    encoder_lr: NonNegative = 3e-4  # [2]
+    actor_lr: NonNegative = 3e-4  # Adam; [2]
+    critic_lr: NonNegative = 3e-4  # Adam; [2]
+    encoder_lr: NonNegative = 3e-4  # Adam; [2]
     # Experience
     offline: bool = False  # learn from a data set: --data
     replay_size: int = 1_000_000  # newest transitions; [2]
