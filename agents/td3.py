@@ -6,6 +6,7 @@ e ~ clip(N(0, target_noise^2), +-target_noise_clip)
   a'       = clip(mu'(s') + e, -1, 1)  [1, algorithm 1]
   y        = r + gamma (1 - terminated) min_c Q'_c(s', a')
   L(Q)     = sum_c mean (Q_c(s, a) - y)^2
+             - optimism sum_c G_c  MEX's: optimisation/optimism.py
   L(mu)    = -mean Q_0(s, mu(s))  every policy_delay-th update, and then
   Q'_c    <- (1 - rho) Q'_c + rho Q_c  rho: target_rate
   mu'     <- (1 - rho) mu' + rho mu
@@ -33,6 +34,7 @@ from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import encoders, heads, noise
 from rljax.networks.encoders import EncoderSettings
+from rljax.networks.optimisation import optimism
 from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
 
@@ -50,10 +52,12 @@ class Config(
     replay_size: int = 1_000_000  # newest transitions; [2]
     warmup_steps: int = 25_000  # uniform actions, no update; [2]
     shift: int = 0  # pixels, at most; 4 in DrQ-v2
+    n_step: Count = 1  # rewards in a target; 5 in D4PG
     # Targets
     discount: Share = 0.99  # gamma; [2]
     target_rate: Share = 0.005  # rho; [2]
     reward_scale: Positive = 1.0  # factor on rewards; own choice
+    optimism: NonNegative | None = None  # eta of MEX; arXiv:2305.18258
     target_noise: NonNegative = 0.2  # std on target actions; [2]
     target_noise_clip: NonNegative = 0.5  # bound of that noise; [2]
     # Policy
@@ -158,12 +162,24 @@ def critic_loss(
     next_outputs = networks.subset(next_outputs, *subset)  # [C, B (, K)]
     next_outputs = heads.combined(next_outputs, head, config.target_value)
     reward = config.reward_scale * batch.reward
-    discount = config.discount * (1.0 - batch.terminated)  # [B]
+    discount = batch.extras.get("discount", config.discount)
+    discount *= 1.0 - batch.terminated  # [B]
     target = head.target(next_outputs, reward, discount)
     outputs = critic(batch.observation, batch.action)  # [C, B (, K)]
     loss = buffers.weighted(head.loss(outputs, target), batch).mean(axis=-1).sum()
     means = {"critic/q": head.mean(outputs), "critic/target": head.target_mean(target)}
     means |= head.clipped_mass(next_outputs, reward, discount)
+    if config.optimism is not None:
+
+        def values(action: Array) -> Array:
+            return head.mean(critic(batch.observation, action))
+
+        action = policy(state.actor, batch.observation)
+        following = policy(state.actor, batch.next_observation)
+        inputs = (head.mean(outputs), action, following, jax.random.fold_in(key, 2))
+        gains = optimism.gain(values, *inputs)  # [C]
+        loss -= config.optimism * gains.sum()
+        means["critic/optimism"] = gains
     metrics = {"critic/loss": loss} | jax.tree.map(jnp.mean, means)
     return loss, metrics | buffers.priorities(head.error(outputs, target), batch)
 

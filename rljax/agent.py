@@ -117,6 +117,9 @@ class Agent(Protocol):
       alone is a `networks.noise.Lasting`, and `act` also works without it.
     - `perceive(state, observation, first, config) -> State` sees every observation [E, O...] once,
       before acting on it; `first` [E] marks those that begin an episode.
+    - `review(state, outcome, time, config) -> State` sees the `Step` [E, ...] of each time at which
+      an episode of training ends, without observations and before the next action. `time` []
+      counts the steps of each environment so far, and is never batched.
     - `prepare(state, data, config) -> State` sees the whole data set [N, ...] before the first
       update.
     - `value(state, observation, action, config) -> Array`: the critics' value [...] of actions

@@ -22,7 +22,9 @@ from rljax.buffers.goals import Goals
 from rljax.buffers.mixed import Mixed
 from rljax.buffers.prioritised import (
     Prioritised,
+    PrioritisedRows,
     PrioritySettings,
+    data_draw_of,
     draw_of,
     priorities,
     replay_draw,
@@ -58,6 +60,7 @@ __all__ = [
     "NextAction",
     "PartRows",
     "Prioritised",
+    "PrioritisedRows",
     "PrioritySettings",
     "Replay",
     "ReplaySettings",
@@ -74,6 +77,7 @@ __all__ = [
     "UniformRows",
     "WeightedRows",
     "beside",
+    "data_draw_of",
     "declaration",
     "discounted_sums",
     "draw_of",

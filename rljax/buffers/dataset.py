@@ -82,6 +82,24 @@ class DatasetDraw:
         """The batches [..., B, ...] from a data set [N, ...] for `drawn` rows."""
         raise NotImplementedError
 
+    # What a draw that depends on earlier updates keeps; others keep nothing.
+
+    def require_on_device(self, supply: Supply) -> None:
+        """Raise `ValueError` where rows cannot be drawn of data in the host's memory."""
+
+    def create(self, learners: int, data: Transition) -> Any:
+        """What is kept beside a data set [N, ...]."""
+        return None
+
+    def settle(self, kept: Any, pending: Any) -> tuple[Any, Any]:
+        """What is kept after the updates of an iteration, and what is still `pending` of them."""
+        return kept, pending
+
+    def sample(self, kept: Any, data: Transition, keys: Array, experience: Dataset) -> Transition:
+        """The batches of an iteration, [P, U, B, ...]; `keys` are [P]."""
+        del kept
+        return self.take(data, self.random(keys, data.reward.shape[0], experience))
+
 
 @declaration
 class UniformRows(DatasetDraw):
@@ -204,6 +222,8 @@ class Dataset(Experience):
     def require_supply(self, supply: Supply) -> None:
         if supply.weights != "uniform":
             self.draw.require_weights(supply)
+        if supply.data_on_host:
+            self.draw.require_on_device(supply)
         if supply.data_on_host and supply.then_online:
             raise ValueError(ON_HOST)
         if supply.then_online and self.online is None:
@@ -267,9 +287,16 @@ class Dataset(Experience):
         """See `DatasetDraw.take`."""
         return self.draw.take(data, drawn)
 
+    def create(self, example: Transition, stack: int = 1, data: Transition | None = None) -> Any:
+        return None if data is None else self.draw.create(len(example.reward), data)
+
+    def settle(self, storage: Any, pending: Any) -> tuple[Any, Any]:
+        """See `DatasetDraw.settle`."""
+        return self.draw.settle(storage, pending)
+
     def sample(self, buffer: Any, data: Transition | None, keys: Array) -> Transition:
         assert data is not None
-        return self.take(data, self.random(keys, data.reward.shape[0]))
+        return self.draw.sample(buffer, data, keys, self)
 
 
 @config

@@ -304,8 +304,10 @@ class Experience:
 
     # Storing and drawing
 
-    def create(self, example: Transition, stack: int = 1) -> Any:
-        """An empty buffer for transitions like `example` [P, E, ...] with `stack` frames."""
+    def create(self, example: Transition, stack: int = 1, data: Transition | None = None) -> Any:
+        """An empty buffer for transitions like `example` [P, E, ...] with `stack` frames, beside
+        the data set `data` [N, ...], if any.
+        """
         return None
 
     def transition(

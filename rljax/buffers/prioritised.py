@@ -2,7 +2,8 @@
 
 p_i priority of row i, the agent's error; alpha exponent, beta correction, e = `SMALLEST`
 
-  q_i  = (p_i + e)^alpha             new rows: p_i is the largest priority so far, at least 1
+  q_i  = (p_i + e)^alpha             new rows: p_i is the largest priority so far, at least 1,
+                                     or with `renewal` that of the rows when it was renewed
   P(i) = q_i / sum_k q_k
   w_i  = (N P(i))^-beta / max_j (N P(j))^-beta = (q_i / min_j q_j)^-beta    j: the batch's rows
 
@@ -22,9 +23,11 @@ import numpy as np
 from flax import struct
 
 from rljax.agent import Array, Metrics, Transition, config, same_fields
+from rljax.buffers.dataset import Dataset, DatasetDraw, UniformRows
 from rljax.buffers.draws import GoalSource, Hindsight, NStep, n_step_batch
-from rljax.buffers.experience import declaration
+from rljax.buffers.experience import Supply, declaration
 from rljax.buffers.replay import Draw, Replay, Uniform
+from rljax.buffers.rows import rows_of
 from rljax.buffers.storage import sum_tree
 from rljax.buffers.storage.learners import PerLearner
 from rljax.buffers.storage.ring import ReplayBuffer
@@ -41,11 +44,18 @@ class Pending(struct.PyTreeNode):
     row: Array  # [P, U, B] int32
     priority: Array  # [P, U, B]
     fresh: Array  # [] bool: not yet written
+    # [] int32: updates of each learner so far, with those of the iteration
+    updates: Array = struct.field(default_factory=lambda: jnp.zeros((), jnp.int32))
 
     @classmethod
     def none(cls, row: Any) -> Pending:
         """Nothing to write, for rows with the shape of `row` [P, U, B]."""
         return cls(jnp.zeros(row.shape, jnp.int32), jnp.zeros(row.shape), jnp.zeros((), jnp.bool_))
+
+    def completes(self, period: int) -> Array:
+        """Whether [] one of the iteration's updates completes a `period` of updates."""
+        before = self.updates - self.row.shape[1]
+        return self.fresh & (self.updates // period > before // period)
 
 
 class Priorities(PerLearner):
@@ -66,15 +76,32 @@ class Priorities(PerLearner):
             jnp.zeros((), jnp.uint32),
         )
 
+    @classmethod
+    def alike(cls, learners: int, rows: int) -> Priorities:
+        """The priorities of rows that are all there, 1 for each."""
+        sums = jnp.broadcast_to(sum_tree.ones(rows), (learners, sum_tree.size(rows)))
+        return cls.create(learners, rows).replace(sums=sums)
+
     def weights(self, rows: Array, correction: Array) -> Array:
         """The weights [..., B] of drawn `rows`, for one learner."""
         mass = self.sums[rows + len(self.sums) // 2]
         return (mass / mass.min(axis=-1, keepdims=True)) ** -correction
 
-    def written(self, pending: Pending, new: Array, exponent: Array) -> Priorities:
-        """The priorities after `pending` ones, and after a step that wrote the rows `new` [E].
+    def written(
+        self, pending: Pending, new: Array, exponent: Array, renewal: int | None = None
+    ) -> Priorities:
+        """The priorities after `pending` ones, and after a step that wrote the rows `new` [E]."""
+        updated = self.updated(pending, exponent, renewal)
+        largest = updated.largest
+        mass = jnp.broadcast_to(powered(largest, exponent)[:, None], (len(largest), len(new)))
+        sums = jax.vmap(sum_tree.write_apart, in_axes=(0, None, 0))(updated.sums, new, mass)
+        return updated.replace(sums=sums, steps=self.steps + 1)
 
-        Those that are not finite are ignored.
+    def updated(self, pending: Pending, exponent: Array, renewal: int | None = None) -> Priorities:
+        """The priorities after `pending` ones.
+
+        Those that are not finite are ignored. After each `renewal` updates the largest priority is
+        that of the rows.
         """
 
         def of_one(
@@ -93,14 +120,25 @@ class Priorities(PerLearner):
         # One round of a loop or none: a branch would copy the tree.
         rounds = pending.fresh.astype(jnp.int32)
         sums, largest = jax.lax.fori_loop(0, rounds, write, (self.sums, self.largest))
-        mass = jnp.broadcast_to(powered(largest, exponent)[:, None], (len(largest), len(new)))
-        sums = jax.vmap(sum_tree.write_apart, in_axes=(0, None, 0))(sums, new, mass)
-        return Priorities(sums, largest, self.steps + 1)
+        if renewal is not None:
+            largest = jax.lax.cond(
+                pending.completes(renewal),
+                lambda largest: jax.vmap(largest_of)(sums, exponent),
+                lambda largest: largest,
+                largest,
+            )
+        return self.replace(sums=sums, largest=largest)
 
 
 def powered(priority: Array, exponent: Array) -> Array:
     """q = (p + e)^alpha."""
     return (priority + SMALLEST) ** exponent
+
+
+def largest_of(sums: Array, exponent: Array) -> Array:
+    """The largest priority [] of a tree's rows, p = q^(1 / alpha) - e; 1 where all are alike."""
+    mass = sums[len(sums) // 2 :].max()
+    return jnp.where(exponent > 0, mass ** (1.0 / jnp.maximum(exponent, SMALLEST)) - SMALLEST, 1.0)
 
 
 @declaration
@@ -119,6 +157,8 @@ class Prioritised(NStep):
     correction: float = 0.4  # beta at first: 0 for no correction, 1 for a full one
     # environment steps over which beta rises to 1; infinite: it stays
     correction_steps: float = math.inf
+    # updates after which new rows get the largest priority of the rows; None: the largest so far
+    renewal: int | None = None
 
     flag: ClassVar[str] = "prioritised"
 
@@ -129,7 +169,8 @@ class Prioritised(NStep):
     def write_back(self, ring: ReplayBuffer, pending: Pending, experience: Replay) -> ReplayBuffer:
         num_envs = experience.num_envs
         new = (ring.position - num_envs + jnp.arange(num_envs)) % ring.capacity
-        return ring.replace(index=ring.index.written(pending, new, jnp.asarray(self.exponent)))
+        exponent = jnp.asarray(self.exponent)
+        return ring.replace(index=ring.index.written(pending, new, exponent, self.renewal))
 
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
         shape = (experience.num_updates, experience.batch_size)
@@ -147,6 +188,43 @@ class Prioritised(NStep):
             return batch.replace(extras={**batch.extras, "row": rows, "weight": weight})
 
         return jax.vmap(draw, in_axes=(buffer.axes, 0, 0))(buffer, keys, self)  # type: ignore[arg-type]
+
+
+@declaration
+class PrioritisedRows(DatasetDraw):
+    """Rows of a data set with the probabilities P(i), all alike at first; see `Prioritised`."""
+
+    exponent: float  # alpha
+    correction: float = 0.4  # beta
+
+    has_columns: ClassVar[bool] = True
+
+    def require_on_device(self, supply: Supply) -> None:
+        raise ValueError(
+            f"agent '{supply.agent}' draws rows by their priorities, which only the device knows: "
+            "leave out --data-on-host, or set --config.prioritised 0."
+        )
+
+    def create(self, learners: int, data: Transition) -> Priorities:
+        return Priorities.alike(learners, len(data.reward))
+
+    def settle(self, kept: Priorities, pending: Pending) -> tuple[Priorities, Pending]:
+        kept = kept.updated(pending, jnp.asarray(self.exponent))
+        return kept, pending.replace(fresh=jnp.zeros_like(pending.fresh))
+
+    def sample(
+        self, kept: Priorities, data: Transition, keys: Array, experience: Dataset
+    ) -> Transition:
+        shape = (experience.num_updates, experience.batch_size)
+
+        def draw(priorities: Priorities, key: Array, correction: Array) -> tuple[Array, Array]:
+            rows = sum_tree.draw(priorities.sums, key, shape)
+            return rows, priorities.weights(rows, correction)
+
+        axes = (kept.axes, 0, 0)
+        rows, weight = jax.vmap(draw, in_axes=axes)(kept, keys, self.correction)  # type: ignore[arg-type]
+        batch = rows_of(data, rows)
+        return batch.replace(extras={**batch.extras, "row": rows, "weight": weight})
 
 
 def weighted(losses: Array, batch: Transition) -> Array:
@@ -169,6 +247,7 @@ def replay_draw(
     prioritised: Any = 0.0,
     correction: Any = 0.4,
     correction_steps: Any = math.inf,
+    renewal: int | None = None,
 ) -> Draw:
     """The draw for settings whose floats are numbers or one per learner.
 
@@ -186,16 +265,29 @@ def replay_draw(
                 )
         return Hindsight(share=hindsight, discount=discount, goals=hindsight_goals)
     if np.max(prioritised) > 0:
-        beta = {"correction": correction, "correction_steps": correction_steps}
-        return Prioritised(steps=n_step, discount=discount, exponent=prioritised, **beta)
+        return Prioritised(
+            steps=n_step,
+            discount=discount,
+            exponent=prioritised,
+            correction=correction,
+            correction_steps=correction_steps,
+            renewal=renewal,
+        )
     return NStep(steps=n_step, discount=discount) if n_step > 1 else Uniform()
 
 
-def draw_of(config: Any) -> Draw:
-    """`replay_draw` for a Config's fields of the same names."""
+def draw_of(config: Any, **others: Any) -> Draw:
+    """`replay_draw` for a Config's fields of the same names, and `others`."""
     names = ("discount", "n_step", "hindsight", "hindsight_goals")
     names += ("prioritised", "correction", "correction_steps")
-    return replay_draw(**same_fields(config, names))
+    return replay_draw(**same_fields(config, names), **others)
+
+
+def data_draw_of(settings: Any) -> DatasetDraw:
+    """The draw from a data set, by a Config's fields `prioritised` and `correction`."""
+    if np.max(settings.prioritised) > 0:
+        return PrioritisedRows(exponent=settings.prioritised, correction=settings.correction)
+    return UniformRows()
 
 
 @config

@@ -174,7 +174,9 @@ class Replay(Experience):
             )
         self.draw.check(self)
 
-    def create(self, example: Transition, stack: int = 1) -> ReplayBuffer:
+    def create(
+        self, example: Transition, stack: int = 1, data: Transition | None = None
+    ) -> ReplayBuffer:
         """Raises `ValueError` without pictures to be moved."""
         if self.shift and not has_pictures(example.observation, leading=2):
             raise ValueError(

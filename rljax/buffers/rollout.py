@@ -191,7 +191,9 @@ class Rollout(Experience):
                 f"multiple of it. Nearest: {number * self.num_steps}."
             )
 
-    def create(self, example: Transition, stack: int = 1) -> RolloutBuffer:
+    def create(
+        self, example: Transition, stack: int = 1, data: Transition | None = None
+    ) -> RolloutBuffer:
         return RolloutBuffer.create(example, self.num_steps)
 
     @property

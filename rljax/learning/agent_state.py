@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from flax import struct
 
-from rljax.agent import Array, Base, EnvSpec, Metrics, Transition
+from rljax.agent import Array, Base, EnvSpec, Metrics, Step, Transition, choose
 from rljax.learning import returns
 from rljax.networks.inputs import Raw
 from rljax.networks.optimisation.trained import Trained, parameters_of
@@ -90,6 +90,18 @@ def perceive(
         return state
     inner = agent.perceive(state.state, state.see(observation), first, config)
     return state.replace(state=inner)
+
+
+def reviews(agent: Any) -> bool:
+    """Whether `review` changes anything."""
+    return hasattr(agent, "review")
+
+
+def review(agent: Any, state: AgentState, outcome: Step, time: Array, config: Any) -> AgentState:
+    """Show a step [E, ...] in which an episode may have ended; without one nothing changes."""
+    ended = (outcome.terminated | outcome.truncated).any()
+    inner = agent.review(state.state, outcome, time, config)
+    return state.replace(state=choose(ended, inner, state.state))
 
 
 def prepare(agent: Any, state: AgentState, data: Transition, config: Any) -> AgentState:

@@ -135,8 +135,9 @@ class Learner:
             return agent_state.create(self.agent, key, self.spec, config, hyper.inputs, base)
 
         fresh_agent = self.over_learners(create, (0, 0, None))(key_agent, config, self.base)
-        example = self._example(fresh_agent, key_act, hyper)
-        stored = experience.create(example, self.spec.stack)
+        step = self._example_step(experience)
+        example = self._example(fresh_agent, step, key_act, hyper)
+        stored = experience.create(example, self.spec.stack, data)
         zero = jnp.zeros((), jnp.int32)
         batches = experience.batches(stored, data, key_update, example)
         batch = jax.tree.map(
@@ -146,6 +147,11 @@ class Learner:
             self._update_agents, fresh_agent, batch, key_update, zero, config
         )
         returns.require_state(self.agent, fresh_agent.state, updated.state)
+        if self.reviews:
+            each = self.over_learners(self.agent.review, (0, 0, None, 0))  # type: ignore[attr-defined]
+            happened = (without_observations(step), zero)
+            reviewed = jax.eval_shape(each, fresh_agent.state, *happened, config)
+            returns.require_state(self.agent, fresh_agent.state, reviewed, "review")
         rows = batches.extras.get("row")
         returns.require_metrics(
             self.agent, metrics, self.num_learners, None if rows is None else rows.shape[2]
@@ -182,6 +188,29 @@ class Learner:
             first = first & (state.tally.first_bad[TRANSITION] < 0)[:, None]
         perceive = self.over_learners(functools.partial(agent_state.perceive, self.agent))
         return state.replace(agent=perceive(state.agent, observation, first, hyper.config))
+
+    @property
+    def reviews(self) -> bool:
+        """Whether `review` changes anything."""
+        return agent_state.reviews(self.agent)
+
+    def review(
+        self, state: LearnerState, step: Step, time: Array, hyper: Hyperparameters
+    ) -> LearnerState:
+        """Show agents a step [P, E, ...] in which an episode ended; others change nothing.
+
+        `time` [] counts the steps of each environment, with this one.
+        """
+        each = functools.partial(agent_state.review, self.agent)
+        each = self.over_learners(each, (0, 0, None, 0))
+        outcome = without_observations(step)
+
+        def review(agent: AgentState) -> AgentState:
+            return each(agent, outcome, time, hyper.config)
+
+        ended = (step.terminated | step.truncated).any()
+        learnt = jax.lax.cond(ended, review, lambda agent: agent, state.agent)
+        return state.replace(agent=learnt)
 
     def prepare(self, state: LearnerState, data: Transition, config: Any) -> LearnerState:
         """Show the agents the whole data set [N, ...], before the first update."""
@@ -317,7 +346,10 @@ class Learner:
         if priorities is None:
             return state
         pending = Pending(
-            batches.extras["row"], jnp.moveaxis(priorities, 0, 1), jnp.ones((), jnp.bool_)
+            row=batches.extras["row"],
+            priority=jnp.moveaxis(priorities, 0, 1),
+            fresh=jnp.ones((), jnp.bool_),
+            updates=state.updates,
         )
         return state.replace(pending=pending)
 
@@ -350,22 +382,16 @@ class Learner:
         update = functools.partial(agent_state.update, self.agent)
         return jax.jit(self.over_learners(update, (0, 0, 0, None, 0)), inline=True)
 
-    def _example(self, fresh_agent: Any, keys: Array, hyper: Hyperparameters) -> Transition:
-        """The shapes of what is stored at each step, [P, E, ...]."""
-        rows = (self.num_learners, hyper.experience.num_envs)
+    def _example_step(self, experience: Experience) -> Step:
+        """The shapes of a step, [P, E, ...]."""
+        rows = (self.num_learners, experience.num_envs)
 
         def shaped(shape: tuple[int, ...], dtype: Any) -> Any:
             return jax.ShapeDtypeStruct((*rows, *shape), dtype)
 
         observation = self.spec.shaped(*rows)
-        memory = jax.eval_shape(lambda: first_memory(self.agent, self.spec, hyper.config, *rows))
-        action, extras, after = jax.eval_shape(
-            self._explore, fresh_agent, observation, keys, hyper.config, memory
-        )
-        returns.require_action(self.agent, self.spec, action, extras, rows)
-        returns.require_memory(self.agent, memory, after)
-        extras = _with_memory(extras, memory, memory)
-        step = Step(
+        parts = {part.name: shaped(part.shape, jnp.float32) for part in self.spec.signals}
+        return Step(
             observation=observation,
             next_observation=observation,
             reward=shaped((), jnp.float32),
@@ -373,9 +399,29 @@ class Learner:
             truncated=shaped((), jnp.bool_),
             episode_return=shaped((), jnp.float32),
             episode_length=shaped((), jnp.int32),
-            signals={part.name: shaped(part.shape, jnp.float32) for part in self.spec.signals},
+            signals=parts,
+            episode_signals=parts,
         )
+
+    def _example(
+        self, fresh_agent: Any, step: Step, keys: Array, hyper: Hyperparameters
+    ) -> Transition:
+        """The shapes of what is stored at each step, [P, E, ...]."""
+        rows = (self.num_learners, hyper.experience.num_envs)
+        observation = step.observation
+        memory = jax.eval_shape(lambda: first_memory(self.agent, self.spec, hyper.config, *rows))
+        action, extras, after = jax.eval_shape(
+            self._explore, fresh_agent, observation, keys, hyper.config, memory
+        )
+        returns.require_action(self.agent, self.spec, action, extras, rows)
+        returns.require_memory(self.agent, memory, after)
+        extras = _with_memory(extras, memory, memory)
         return jax.eval_shape(hyper.experience.transition, observation, action, extras, step)
+
+
+def without_observations(step: Step) -> Step:
+    """A step as agents with `review` see it."""
+    return step.replace(observation=None, next_observation=None)
 
 
 def _with_memory(extras: dict[str, Any], memory: Any, after: Any) -> dict[str, Any]:

@@ -62,10 +62,10 @@ def require_memory(agent: Any, before: Any, after: Any) -> None:
     _require_same(agent, "act", "memory", before, after, rule)
 
 
-def require_state(agent: Any, before: Any, after: Any) -> None:
-    """The State after `update` must be built as before it."""
+def require_state(agent: Any, before: Any, after: Any, function: str = "update") -> None:
+    """The State after `update`, or another `function`, must be built as before it."""
     rule = "each field keeps its structure, shape and type"
-    _require_same(agent, "update", "State", before, after, rule)
+    _require_same(agent, function, "State", before, after, rule)
 
 
 def require_metrics(agent: Any, metrics: Any, num_learners: int, batch_size: int | None) -> None:

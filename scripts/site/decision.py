@@ -25,6 +25,7 @@ TREE = {
         ("goals, reached rarely, replaced in hindsight", ["sac", "dqn"]),
         ("steps are cheap, one discrete action", ["ppo", "pqn"]),
         ("steps are cheap, or several kinds of action", ["ppo"]),
+        ("steps are dear, episodes begin alike", ["td7"]),
         (
             "steps are dear, continuous actions",
             ["sac", "td3", "dsact", "tqc", "crossq", "xqc", "mpo", "decqn"],

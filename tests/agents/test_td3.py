@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rljax import buffers
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import td3
 from tests.agents import actor_critic, distributional, reference
@@ -69,6 +70,47 @@ def test_losses_by_hand() -> None:
     # errors (-1, 0) and (1, 3);  1/2 + (1 + 9)/2
     values = [loss, metrics["critic/target"], metrics["critic/q"]]
     np.testing.assert_allclose(values, [5.5, 15.5, 16.25], rtol=1e-6)
+
+
+def test_returns_of_several_steps_have_their_own_discounts() -> None:
+    """D4PG's target: the sum of n rewards, and gamma^n of the value after them."""
+    state, batch = fresh(CONFIG), reference.transitions()
+    config = dataclasses.replace(CONFIG, target_noise=0.0, n_step=3)
+    assert td3.experience(config).draw == buffers.NStep(steps=3, discount=config.discount)
+    discounts = np.array([0.99, 0.99**2, 0.99**3, 0.99**3, 0.99], np.float32)
+    several = batch.replace(extras={"discount": discounts})
+    metrics = td3.critic_loss(state.critic.parameters, state, several, KEY, config)[1]
+    following = np.asarray(batch.next_observation)
+    action = np.tanh(reference.forward(reference.mlp(state.target_actor), following)[0])
+    next_q = reference.smallest(reference.critics(state.target_critic), following, action)[0]
+    target = batch.reward + discounts * (1.0 - batch.terminated) * next_q
+    np.testing.assert_allclose(metrics["critic/target"], target.mean(), rtol=1e-5)
+
+
+def test_optimistic_critics_lose_the_gain() -> None:
+    """MEX's loss is TD3's without eta times the gain of each critic, which leads to its actions."""
+    state, batch = fresh(CONFIG), reference.transitions()
+    losses = {}
+    for eta in (None, 0.0, 0.5):
+        config = dataclasses.replace(CONFIG, optimism=eta)
+        losses[eta] = td3.critic_loss(state.critic.parameters, state, batch, KEY, config)
+    np.testing.assert_allclose(losses[None][0], losses[0.0][0], rtol=1e-6)
+    gain = losses[0.5][1]["critic/optimism"]  # the mean of two critics
+    np.testing.assert_allclose(losses[0.5][0], losses[None][0] - 0.5 * 2.0 * gain, rtol=1e-5)
+    critics = reference.critics(state.critic)
+    key = jax.random.fold_in(KEY, 2)
+    actions = [
+        np.tanh(reference.forward(reference.mlp(state.actor), x)[0])
+        for x in map(np.asarray, (batch.observation, batch.next_observation))
+    ]
+    actions += [np.asarray(jax.random.uniform(key, (5, 2), minval=-1.0, maxval=1.0))]
+    expected = []
+    for critic in critics:
+        of = [reference.value(critic, np.asarray(batch.observation), x)[0] for x in actions]
+        data = reference.value(critic, np.asarray(batch.observation), np.asarray(batch.action))[0]
+        others = np.exp(np.stack([data, of[1], of[2]])).sum(axis=0)
+        expected.append((of[0] - np.log(others)).mean())
+    np.testing.assert_allclose(gain, np.mean(expected), rtol=1e-4)
 
 
 def test_only_termination_cuts_the_bootstrap() -> None:

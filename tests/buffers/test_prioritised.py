@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 from rljax import buffers
-from rljax.buffers.prioritised import Pending
+from rljax.agent import EnvSpec
+from rljax.buffers.prioritised import Pending, Priorities
 from rljax.buffers.storage import successors, sum_tree
 from rljax.buffers.storage.ring import ReplayBuffer
+from rljax.learning.drivers.offline import OfflineDriver
+from rljax.learning.learner import Learner
 from tests.buffers import reference
 from tests.helpers import counting, replay_buffers
 from tests.helpers.replay_buffers import (
@@ -318,3 +321,78 @@ def test_a_donated_tree_is_written_in_place() -> None:
     compiled = write.lower(ring, transitions(numbered(0, 3)), nothing()).compile()
     assert_in_place(compiled, (ring.data, ring.index))
     assert ring.index.sums.shape == (LEARNERS, sum_tree.size(300_000))
+
+
+def test_the_largest_priority_is_renewed_by_the_rows() -> None:
+    """Here after each 4 updates, of which an iteration makes 2."""
+    priorities = Priorities.create(LEARNERS, 6)
+    given = [[9.0, 2.0], [3.0, 5.0], [7.0, 4.0], [6.0, 1.0]]  # of rows 0 and 1
+    expected = [9.0, 5.0, 7.0, 6.0]  # after 2, 4, 6 and 8 updates
+    rows = jnp.broadcast_to(jnp.arange(2), (LEARNERS, 2, 2))
+    update = jax.jit(lambda priorities, pending: priorities.updated(pending, each(ALPHA), 4))
+    for number, (priority, largest) in enumerate(zip(given, expected, strict=True), 1):
+        several = jnp.broadcast_to(jnp.asarray(priority), (LEARNERS, 2, 2))
+        pending = Pending(rows, several, jnp.asarray(True), jnp.asarray(2 * number))
+        priorities = update(priorities, pending)
+        np.testing.assert_allclose(priorities.largest, largest, rtol=1e-5)
+    stale = pending.replace(fresh=jnp.asarray(False))
+    np.testing.assert_array_equal(update(priorities, stale).largest, priorities.largest)
+
+
+def from_data(**changes: Any) -> OfflineDriver:
+    """Two learners on 40 rows, of which each has its exponents."""
+    learner = Learner(PrioritisedData(), EnvSpec("data", (2,), 1), LEARNERS)
+    driver = OfflineDriver(learner, counting.dataset(), counting.settings(LEARNERS, **changes))
+    driver.start(range(LEARNERS))
+    return driver
+
+
+class PrioritisedData(counting.Fake):
+    """Each row's priority is its reward: its number."""
+
+    def experience(self, config: Any) -> Any:
+        draw = buffers.PrioritisedRows(exponent=ALPHA, correction=BETA)
+        return buffers.Dataset.of(config, draw=draw)
+
+    def update(self, state: Any, batch: Any, *arguments: Any) -> Any:
+        state, metrics = super().update(state, batch, *arguments)
+        return state, metrics | {"priorities": batch.reward}
+
+
+@pytest.mark.slow_after(1)
+def test_rows_of_a_data_set_are_drawn_by_their_priorities() -> None:
+    driver = from_data(batch_size=64)
+    number = np.arange(1, 41)
+    sums = np.asarray(driver.learnt.storage.sums)
+    np.testing.assert_array_equal(sums[:, 64 : 64 + 40], np.ones((LEARNERS, 40)))
+    driver.advance(200)
+    settle = jax.jit(driver.experience.settle)
+    storage, _ = settle(driver.learnt.storage, driver.learnt.pending)
+    mass = (number + 1e-6) ** ALPHA[:, None]
+    sums = np.asarray(storage.sums)
+    np.testing.assert_allclose(sums[:, 64 : 64 + 40], mass, rtol=1e-5)
+    drawn = driver.experience.sample(storage, driver.data, keys())
+    rows = np.asarray(drawn.extras["row"])
+    for learner in range(LEARNERS):
+        reference.assert_drawn(rows[learner], mass[learner])
+        np.testing.assert_array_equal(drawn.reward[learner], number[rows[learner]])
+
+
+@pytest.mark.slow
+def test_priorities_of_a_data_set_are_restored() -> None:
+    whole, first = from_data(), from_data()
+    for driver in (whole, first):
+        driver.advance(3)
+        driver.report()
+    second = from_data()
+    second.restore(jax.tree.map(jnp.copy, first.arrays()), None)
+    for driver in (whole, second):
+        driver.advance(4)
+    counting.assert_equal(second.arrays(), whole.arrays())
+
+
+def test_priorities_need_data_on_the_device() -> None:
+    supply = buffers.Supply("td7", data="some", data_on_host=True)
+    declared = buffers.Dataset(batch_size=4, draw=buffers.PrioritisedRows(exponent=0.4))
+    with pytest.raises(ValueError, match=r"^agent 'td7' draws rows by their priorities"):
+        declared.require_supply(supply)

@@ -127,7 +127,7 @@ def test_source_and_summary() -> None:
         assert len(registry.summary(name).split()) > 3
         assert registry.summary(name) in registry.source(name)
     with pytest.raises(
-        ValueError, match=r"^no agent 'td' to start from\. Nearest: 'td3'.*rljax list"
+        ValueError, match=r"^no agent 'td' to start from\. Nearest: .*'td3'.*rljax list"
     ):
         registry.source("td")
 

@@ -40,6 +40,11 @@ class Remembering(Fake):
         return *super().act(*arguments[:-1]), self.after
 
 
+class Reviewing(Fake):
+    def review(self, state: Any, outcome: Any, time: Any, config: Any) -> Any:
+        return state.replace(count=time)
+
+
 class Prioritised(Altered):
     def experience(self, config: Any) -> Any:
         draw = buffers.Prioritised(exponent=0.5, correction=0.5)
@@ -117,6 +122,13 @@ CASES: dict[str, tuple[Any, str]] = {
     "a State with less": (
         Altered(update=lambda state, metrics: (state.replace(weight=None), metrics)),
         r"`update` .*: it lacks weight; ",
+    ),
+    "a reviewed State of another type": (
+        Reviewing(),
+        (
+            r"`review` of Reviewing returns another State than it was given: count was float32\[\] "
+            r"and becomes int32\[\]; "
+        ),
     ),
     "one priority for all": (
         Prioritised(update=lambda state, metrics: (state, metrics | {"priorities": jnp.ones(())})),

@@ -18,6 +18,16 @@ def size(rows: int) -> int:
     return 2 << max(rows - 1, 1).bit_length()
 
 
+def ones(rows: int) -> Array:
+    """The tree in which each of `rows` rows has mass 1."""
+    level = (jnp.arange(size(rows) // 2) < rows).astype(jnp.float32)
+    parts = [level]
+    while len(level) > 1:
+        level = level.reshape(-1, 2).sum(axis=1)
+        parts.append(level)
+    return jnp.concatenate([jnp.zeros(1), *reversed(parts)])
+
+
 def write(sums: Array, rows: Array, mass: Array) -> Array:
     """The tree with the `mass` [M] of `rows` [M]; the last of equal rows counts, negative ones do
     not.

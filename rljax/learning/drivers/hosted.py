@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import Array, Transition
+from rljax.agent import Array, Step, Transition
 from rljax.buffers import Experience
 from rljax.distributed.devices import Spread
 from rljax.envs.host.hosted import Hosted
@@ -38,6 +38,7 @@ from rljax.learning.learner import (
     counted,
     flat,
     per_learner,
+    without_observations,
 )
 from rljax.learning.programs import compiled, shared
 
@@ -65,6 +66,11 @@ class Calls:
     ) -> Any:
         """The learners after they have seen observations."""
         return self.learner.perceive(learnt, observation, first, hyper)
+
+    @compiled(donate_argnums=0)
+    def review(self, learnt: Any, outcome: Step, time: Array, hyper: Hyperparameters) -> Any:
+        """The learners after a step in which an episode ended."""
+        return self.learner.review(learnt, outcome, time, hyper)
 
     @compiled()
     def act(
@@ -159,7 +165,13 @@ class HostedDriver(Driver):
                 for name, sums in episode_sums(step).items():
                     self.episodes[name] += np.where(first, sums, 0).sum(axis=1)
                 self.episodes["count"] += first.sum(axis=1)
+                self._review(step)
             self._act_on(step.observation, first)
+
+    def _review(self, step: Step) -> None:
+        if self.learner.reviews:
+            happened = (without_observations(step), np.int32(self.steps))
+            self.learnt = self.calls.review(self.learnt, *happened, self.hyper)
 
     @property
     def learners(self) -> LearnerState:

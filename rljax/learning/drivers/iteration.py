@@ -23,6 +23,7 @@ from rljax.learning.learner import (
     Learner,
     LearnerState,
     before,
+    counted,
     flat,
     per_learner,
 )
@@ -192,6 +193,9 @@ class CompiledLoop:
         }
         episodes["count"] = carry.episodes["count"] + ended.sum(axis=1)
         after = carry.replace(observation=step.observation, first=ended, episodes=episodes)
+        if self.learner.reviews:
+            time = counted(after.learners.steps)
+            after = after.replace(learners=self.learner.review(after.learners, step, time, hyper))
         of_step = (carry.observation, carry.action, carry.extras, step)
         return after, hyper.experience.transition(*of_step)
 

@@ -46,10 +46,16 @@ class OfflineLoop:
         self, learnt: LearnerState, data: Transition, number: Array, hyper: Hyperparameters
     ) -> LearnerState:
         """The learners after a number of iterations."""
+        experience: Any = hyper.experience
+
+        def one(_: Any, learnt: LearnerState) -> LearnerState:
+            storage, pending = experience.settle(learnt.storage, learnt.pending)
+            return self.learner.update(
+                learnt.replace(storage=storage, pending=pending), hyper, data
+            )
+
         # A traced bound: chunks of any length use one program.
-        return jax.lax.fori_loop(
-            0, number, lambda _, learnt: self.learner.update(learnt, hyper, data), learnt
-        )
+        return jax.lax.fori_loop(0, number, one, learnt)
 
     @compiled(static_argnums=0)
     def draw(self, number: int, key_update: Array, updates: Array, hyper: Hyperparameters) -> Any:

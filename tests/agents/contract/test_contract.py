@@ -44,6 +44,7 @@ SIGNATURES = {
 }
 OPTIONAL = {
     "perceive": ["state", "observation", "first", "config"],
+    "review": ["state", "outcome", "time", "config"],
     "prepare": ["state", "data", "config"],
     "schedule": ["config", "steps"],
     "value": ["state", "observation", "action", "config"],
@@ -62,6 +63,12 @@ FOLLOWING = {
 KEY = jax.random.key(0)
 # Single operations would be compiled one by one.
 applied = jax.jit(lambda network, *inputs: network(*inputs))
+
+
+def of_critics(name: str, state: Any, *inputs: Any) -> Any:
+    """The critics' outputs, by the agent's own test module where they have more inputs."""
+    critics = own_constant(name, "critics", lambda state, *inputs: state.critic(*inputs))
+    return jax.jit(critics)(state, *inputs)
 
 
 def source(name: str) -> str:
@@ -217,8 +224,10 @@ def test_declaration_is_a_frozen_pytree_of_its_floats(name: str) -> None:
         stacked = example(name)[0].experience(configuration.stack(config, 2))
         # The learners' values are leaves, and nothing else differs.
         assert jax.tree.structure(stacked) == structure
-        each = jax.tree.leaves(stacked)
+        # A constant, such as no end of a schedule, is one number for all.
+        each = [x if np.ndim(x) else np.full(2, x) for x in jax.tree.leaves(stacked)]
         assert [leaf.shape for leaf in each] == [(2,)] * len(leaves)
+        assert all(np.ndim(x) or np.isinf(x) for x in jax.tree.leaves(stacked))
         np.testing.assert_allclose([leaf[1] for leaf in each], leaves, rtol=1e-6)
 
 
@@ -261,7 +270,7 @@ def test_value_is_the_critics_mean(name: str) -> None:
         arrays = [one.spec.shaped(*shape), action]
         assert jax.eval_shape(one.module.value, one.state, *arrays, one.config).shape == shape
     # [C, B], or [C, B, M] quantiles, or what the agent's head reads
-    outputs = applied(one.state.critic, one.batch.observation, one.batch.action)
+    outputs = of_critics(name, one.state, one.batch.observation, one.batch.action)
     if isinstance(one.config, heads.WithCriticHead):
         outputs = heads.of_critics(one.config).mean(outputs)
     each = np.asarray(outputs)
@@ -494,7 +503,7 @@ def test_weights_and_priorities_are_those_of_the_rows(name: str) -> None:
     trees.assert_close(zeros.critic.parameters, one.state.critic.parameters)
     inputs = (batch.observation, batch.action)[: 1 if one.spec.discrete else 2]
     # [C, B], or [C, B, A], or [C, B, 2]: mean and std, or [C, B, K]: quantiles
-    q = np.asarray(applied(one.state.critic, *inputs))
+    q = np.asarray(of_critics(name, one.state, *inputs))
     if q.ndim == 3 and one.spec.discrete:
         q = q[:, np.arange(rows), one.batch.action]
     elif q.ndim == 3:
@@ -508,7 +517,7 @@ def test_targets_follow_at_their_rate(name: str) -> None:
     one = subject(name)
     new, _ = one.update(one.state, one.batch, KEY, last_step(one.config), one.config)
     for target, online in targets(one.state):
-        rate = one.config.target_rate
+        rate = getattr(one.config, "target_rate", 1.0)
         expected = jax.tree.map(
             lambda old, new, rate=rate: (1.0 - rate) * np.asarray(old) + rate * np.asarray(new),
             getattr(one.state, target),

@@ -61,6 +61,7 @@ OTHERS = {
     "recoil",
     "ro2o",
     "stream_td",
+    "td7",
     "tqc",
     "xqc",
 }  # which have tests of their own
@@ -204,6 +205,21 @@ def test_defaults_learn_with_batch_normalisation(agent: str, tmp_path: Path) -> 
     """In networks of a tenth of the default widths, which take hours."""
     smaller = {"hidden": (32, 32), "critic_hidden": (64, 64)}
     assert final(train(agent, 7_000, tmp_path, config=smaller)) >= LEARNT
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize("is_offline", [False, True])
+def test_defaults_learn_with_embeddings(is_offline: bool, tmp_path: Path) -> None:
+    """In small networks. Here returns depend most on where an episode begins, so that its best
+    policies would be those of the luckiest episodes: no checkpoints.
+    """
+    smaller = {"hidden": (64,) * 3, "encoder_hidden": (64, 64), "embedding_size": 64}
+    if is_offline:
+        data = journeys(tmp_path)
+        out = train("td7", 3_000, tmp_path, data=data, config=smaller | {"offline": True})
+    else:
+        out = train("td7", 29_000, tmp_path, config=smaller | {"checkpoints": False})
+    assert final(out) >= LEARNT
 
 
 @pytest.mark.learn

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from rljax import agent as contract
 from rljax import envs
 from rljax.agent import Transition
 from rljax.learning import configuration, registry
@@ -127,7 +128,9 @@ def assert_actions(module: Any, name: str, state: Any, config: Any) -> None:
 
 def smallest(module: Any, name: str, state: Any, config: Any) -> np.ndarray:
     """The smallest critic's values of greedy actions."""
-    q = state.critic(observed(name), greedy(module, name, state, config))
+    agent = module.__name__.rpartition(".")[2]
+    critics = own_constant(agent, "critics", lambda state, *inputs: state.critic(*inputs))
+    q = critics(state, observed(name), greedy(module, name, state, config))
     return np.asarray(q if q.ndim == 2 else q[..., 0]).min(axis=0)  # of [C, B, 2], mean and std
 
 
@@ -145,9 +148,8 @@ def test_probe_on_policy(probe: str) -> None:
 def test_probe(agent: str, probe: str) -> None:
     module = registry.load_agent(agent)
     name = f"rljax/{probe}{'-discrete' if agent in CHOOSES else ''}"
-    known = {field.name for field in dataclasses.fields(module.Config)}
-    changes = {x: QUICK[x] for x in QUICK if x in known} | REPLAY[agent]
-    state, config = trained(module, name, changes)
+    usual = contract.same_fields(module.Config(), QUICK)
+    state, config = trained(module, name, {x: QUICK[x] for x in usual} | REPLAY[agent])
     assert_values(name, smallest(module, name, state, config))
     assert_actions(module, name, state, config)
 

@@ -34,9 +34,10 @@ EVERY = USUAL | LOSSES | {"State", "act"}
 # siblings, and the budget only holds them where they are. What one has alone counts, too: pictures
 # 16 to 25, a replay beside data 11 to 23, goals 6, draws by priority 6, noise that lasts 10 to 13,
 # heads that classify values 12 to 17, heads of SAC and TD3 17 to 25, a falling penalty 18,
-# RLPD's and WSRL's settings 15 to 40, dropout and resets of SAC 22, a normalised V 3.
+# RLPD's and WSRL's settings 15 to 40, dropout and resets of SAC 22, a normalised V 3,
+# MEX's optimism and D4PG's steps 14.
 PAIRS: dict[tuple[str, str], Pair] = {
-    ("sac", "td3"): Pair(lines=161, own=EVERY),
+    ("sac", "td3"): Pair(lines=172, own=EVERY),
     ("sac", "sac_discrete"): Pair(lines=217, own=EVERY | {"value"}),
     ("sac", "tqc"): Pair(lines=85, own=EVERY - {"act", "update"} | {"value"}),
     ("sac", "dsact"): Pair(lines=193, own=EVERY - {"act"}),
@@ -45,7 +46,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ("sac", "moorl"): Pair(lines=171, own=EVERY | {"experience", "value"}),
     ("sac", "sequence_rl"): Pair(lines=226, own=EVERY | {"remember", "value"}),
     # Of offline agents normalisation is about the data.
-    ("td3", "td3_bc"): Pair(109, EVERY - {"update"} | {"experience", "value"}, NORMALISATION),
+    ("td3", "td3_bc"): Pair(123, EVERY - {"update"} | {"experience", "value"}, NORMALISATION),
     ("td3_bc", "rebrac"): Pair(lines=96, own=EVERY - {"State", "act"} | {"experience"}),
     ("iql", "riql"): Pair(lines=96, own=EVERY - {"State"} | {"experience"}),
     ("iql", "fdvl"): Pair(lines=96, own=USUAL | {"value_loss", "critic_loss"}),

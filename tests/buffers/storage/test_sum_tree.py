@@ -90,3 +90,8 @@ def test_the_last_of_many_rows_is_as_likely_as_the_first() -> None:
     drawn = np.asarray(jax.jit(lambda key: sum_tree.draw(sums, key, (100_000,)))(jax.random.key(0)))
     assert_drawn(drawn % 256, np.ones(256))
     assert_drawn(drawn // 4096, np.ones(256))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_a_tree_of_ones_is_as_if_it_were_written(rows: int) -> None:
+    np.testing.assert_array_equal(sum_tree.ones(rows), tree(np.ones(rows)))
