@@ -91,9 +91,10 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Replay:
     """Batches of new experience."""
-    limits = (config.discount, config.return_limit, config.carry_rewards)
-    scale = buffers.RewardScale(*limits) if config.normalise_rewards else None
-    return buffers.Replay.of(config, rewards=scale)
+    scale = buffers.RewardScale(
+        discount=config.discount, limit=config.return_limit, carries=config.carry_rewards
+    )
+    return buffers.Replay.of(config, rewards=scale if config.normalise_rewards else None)
 
 
 def check(spec: EnvSpec, config: Config) -> None:

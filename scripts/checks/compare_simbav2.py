@@ -9,7 +9,8 @@ imported as they are, in float64 as ours; only their readers of settings and che
 out, and distributions are those of distrax. Every normal number is the same in both: the standard
 normals of a fixed seed. Targets begin apart from their critics. What is left is arithmetic.
 
-With --times the seconds of one update at full size, of Humanoid's shapes, in float32 and in turns.
+With --times the processor's seconds of one update at full size, of Humanoid's shapes, in float32
+and in turns.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from rljax.agent import EnvSpec, Transition
 from rljax.agents import simbav2
 from rljax.networks import Network
 from scripts.checks.authors import stand_ins
+from scripts.checks.authors import times as timing
 from scripts.checks.compare_xqc import (
     ACTION,
     BATCH,
@@ -45,7 +47,6 @@ from scripts.checks.compare_xqc import (
 
 CONFIG = simbav2.Config(hidden=(16,), critic_hidden=(24, 24), batch_size=BATCH, discount=0.995)
 CASES: dict[str, dict[str, Any]] = {"two critics": {}, "one critic": {"num_critics": 1}}
-SHAPES = (376, 17)  # of Humanoid's observations and actions, for times
 APART = 0.02  # std of the difference between targets and critics at the start
 
 
@@ -183,7 +184,7 @@ def begun(state: simbav2.State, networks: list[Any]) -> simbav2.State:
 
 
 def apart(network: Any) -> Any:
-    """A target whose parameters differ from its critic's."""
+    """A target of theirs whose parameters differ from its critic's."""
     generator = np.random.default_rng(1)
     params = jax.tree.map(lambda x: x + APART * generator.normal(size=x.shape), network.params)
     return network.replace(params=params)
@@ -216,28 +217,14 @@ def compared(module: Any, updates: int, changes: Mapping[str, Any]) -> dict[str,
 
 
 def times(module: Any) -> dict[str, float]:
-    """Seconds of one update in float32, ours and theirs, on the same random batch."""
+    """The processor's seconds of one update in float32, ours and theirs, on the same batch."""
     config = simbav2.Config(rate_updates=1e6)
-    observation, action = SHAPES
-    generator = np.random.default_rng(0)
-
-    def normal(*shape: int) -> Any:
-        return jnp.asarray(generator.normal(size=(config.batch_size, *shape)), jnp.float32)
-
-    end = jnp.asarray(generator.random(config.batch_size) < 0.05)
-    batch = Transition(
-        observation=normal(observation),
-        action=jnp.tanh(normal(action)),
-        reward=normal(),
-        terminated=end,
-        truncated=jnp.zeros_like(end),
-        next_observation=normal(observation),
-    )
-    networks, their_step = their_update(module, config, SHAPES, 1_000_000)
-    spec = EnvSpec("test/Example-v0", (observation,), action)
+    spec, batch = timing.HUMANOID, timing.random_batch(config.batch_size)
+    shapes = (spec.observation_shape[0], spec.action_size)
+    networks, their_step = their_update(module, config, shapes, 1_000_000)
     state = jax.jit(simbav2.init, static_argnums=1)(jax.random.key(0), spec, config)
     update, their_batch = jax.jit(simbav2.update), theirs(batch)
-    return stand_ins.seconds_in_turns(
+    return timing.seconds_in_turns(
         {
             "ours": lambda: update(state, batch, jax.random.key(0), 0, config),
             "theirs": lambda: their_step(networks, their_batch),

@@ -25,7 +25,10 @@ TREE = {
         ("goals, reached rarely, replaced in hindsight", ["sac", "dqn"]),
         ("steps are cheap, one discrete action", ["ppo", "pqn"]),
         ("steps are cheap, or several kinds of action", ["ppo"]),
-        ("steps are dear, continuous actions", ["sac", "td3", "dsact", "tqc", "crossq", "xqc"]),
+        (
+            "steps are dear, continuous actions",
+            ["sac", "td3", "dsact", "tqc", "crossq", "xqc", "simbav2"],
+        ),
         ("steps are dear, discrete actions", ["dqn", "sac_discrete"]),
     ],
     "a data set": [

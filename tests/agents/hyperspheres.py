@@ -42,7 +42,8 @@ def policy(output: Any, key: Any, low: float = -10.0, high: float = 2.0) -> tupl
     noise = jnp.asarray(reference.noise(key, mean.shape))
     u = mean + jnp.exp(log_std) * noise
     gaussian = -0.5 * noise**2 - log_std - 0.5 * np.log(2.0 * np.pi)
-    return jnp.tanh(u), (gaussian - jnp.log(1.0 - jnp.tanh(u) ** 2)).sum(axis=-1)
+    log_cosh = jnp.abs(u) + jnp.log1p(jnp.exp(-2.0 * jnp.abs(u))) - jnp.log(2.0)
+    return jnp.tanh(u), (gaussian + 2.0 * log_cosh).sum(axis=-1)  # 1 - tanh^2 = cosh^-2
 
 
 def projected(params: Any) -> Any:

@@ -16,7 +16,7 @@ FILES = sorted((ROOT / "scripts").glob("*/*.py"))
 SHARED = {"__init__", "measuring", "shared"}  # imported by the others
 SCRIPTS = [path for path in FILES if path.stem not in SHARED]
 TEXTS = ("agents", "docs", "envs", "results", "rljax", "scripts", "tests")
-MOST = 16  # files of a folder
+MOST = 18  # files of a folder
 WITHOUT_RLJAX = """
 import importlib, sys
 sys.modules["rljax"] = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-import time
 import types
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,7 +16,6 @@ from unittest import mock
 
 import distrax
 import jax
-import numpy as np
 
 
 class Squashed(distrax.Transformed):
@@ -71,20 +69,3 @@ def importing(peer: Path, modules: Mapping[str, Any]) -> Iterator[Callable[[str]
 def old_names() -> Any:
     """Inside, JAX has the name `tree_map` of older versions."""
     return mock.patch.object(jax, "tree_map", jax.tree.map, create=True)
-
-
-def seconds_in_turns(
-    updates: Mapping[str, Callable[[], Any]], rounds: int = 5, calls: int = 3
-) -> dict[str, float]:
-    """Seconds of one call of each function, the median over rounds in turns after a first call."""
-    times: dict[str, list[float]] = {name: [] for name in updates}
-    for update in updates.values():
-        jax.block_until_ready(update())
-    for _ in range(rounds):
-        for name, update in updates.items():
-            start = time.perf_counter()
-            for _ in range(calls):
-                output = update()
-                jax.block_until_ready(output)
-            times[name].append((time.perf_counter() - start) / calls)
-    return {name: float(np.median(each)) for name, each in times.items()}

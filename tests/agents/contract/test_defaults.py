@@ -58,6 +58,7 @@ OTHERS = {
     "moorl",
     "recoil",
     "ro2o",
+    "simbav2",
     "stream_td",
     "tqc",
     "xqc",
@@ -195,6 +196,13 @@ def test_defaults_learn_with_batch_normalisation(agent: str, tmp_path: Path) -> 
     """In networks of a tenth of the default widths, which take hours."""
     smaller = {"hidden": (32, 32), "critic_hidden": (64, 64)}
     assert final(train(agent, 7_000, tmp_path, config=smaller)) >= LEARNT
+
+
+@pytest.mark.learn
+def test_defaults_learn_on_a_hypersphere(tmp_path: Path) -> None:
+    """SimbaV2 in networks of a tenth of the default widths, which take hours."""
+    smaller = {"hidden": (32,), "critic_hidden": (64,)}
+    assert final(train("simbav2", 9_000, tmp_path, config=smaller)) >= LEARNT
 
 
 @pytest.mark.learn
