@@ -1,4 +1,4 @@
-"""BRO [off-policy]: SAC with large regularised critics of quantiles, an optimist and resets.
+"""BRO [off-policy]: SAC with large critics, an optimist and resets.
 
 gamma discount, alpha temperature, pi actor with mean m and std d
 Q_c critics of quantiles, Q'_c targets, quantile by quantile
@@ -45,7 +45,8 @@ from rljax.networks.optimisation import optimism, resets, temperatures
 from rljax.networks.optimisation.temperatures import TemperatureSettings
 from rljax.requirements import AtLeast, Counts, LogStd, NonNegative, Real, Share, Widths
 
-RESETS = (125_010, 475_010, 2_475_010, 4_975_010, 7_475_010, 9_975_010, 14_975_010, 19_975_010)
+# Environment steps that resets come before; [2].
+RESETS = (15_001, 50_001, 250_001, 500_001, 750_001, 1_000_001, 1_500_001, 2_000_001)
 
 
 @agent.config
@@ -63,7 +64,7 @@ class Config(
     critic_lr: NonNegative = 3e-4  # of AdamW; [2]
     weight_decay: NonNegative | None = 1e-4  # of AdamW; [2]
     batch_size: int = 128  # transitions per update; [2]
-    reset_at: Counts = RESETS  # updates; [2]: after 15,000 steps, 50,000, 250,000, ...
+    reset_at: Counts = tuple(10 * (step - 2_500) for step in RESETS)  # updates; [2]
     # Experience
     replay_size: int = 1_000_000  # newest transitions; [2]
     warmup_steps: int = 2_500  # uniform actions, no update; [2]
@@ -151,7 +152,8 @@ def act(
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
     """The critics' mean [...] of actions [..., A]."""
-    return heads.of_critics(config).mean(state.critic(observation, action)).mean(axis=0)
+    head = heads.of_critics(config)
+    return head.mean(state.critic(observation, action)).mean(axis=0)
 
 
 def optimistic(
@@ -168,21 +170,27 @@ def optimistic(
 
 # [1, appendix B]
 def critic_loss(
-    critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
+    critic: networks.Network,
+    state: State,
+    batch: Transition,
+    key: Array,
+    config: Config,
 ) -> Loss:
     """Error of the critics to the soft target."""
-    head = heads.of_critics(config)
-    pi = distributions.squashed_within(state.actor(batch.next_observation), config)
+    head, alpha = heads.of_critics(config), jnp.exp(state.log_temperature.parameters)
+    output = state.actor(batch.next_observation)
+    pi = distributions.squashed_within(output, config)
     next_action, next_log_prob = pi.sample_and_log_prob(seed=key)
     next_outputs = state.target_critic(batch.next_observation, next_action)  # [C, B (, K)]
     next_outputs = heads.combined(next_outputs, head, config.target_value)
     discount = config.discount * (1.0 - batch.terminated)  # [B]
-    cost = jnp.exp(state.log_temperature.parameters) * next_log_prob
+    cost = alpha * next_log_prob  # [B]
     target = head.target(next_outputs, batch.reward, discount, cost)
     outputs = critic(batch.observation, batch.action)  # [C, B (, K)]
     loss = head.loss(outputs, target).mean(axis=-1).sum()
-    means = {"critic/q": head.mean(outputs), "critic/target": head.target_mean(target)}
-    means |= head.clipped_mass(next_outputs, batch.reward, discount, cost)
+    means = head.clipped_mass(next_outputs, batch.reward, discount, cost)
+    means["critic/q"] = head.mean(outputs)
+    means["critic/target"] = head.target_mean(target)
     return loss, {"critic/loss": loss} | jax.tree.map(jnp.mean, means)
 
 
@@ -190,11 +198,11 @@ def actor_loss(
     actor: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
     """Weighted log-probability minus the critics' mean value."""
+    head, alpha = heads.of_critics(config), jnp.exp(state.log_temperature.parameters)
     pi = distributions.squashed_within(actor(batch.observation), config)
     action, log_prob = pi.sample_and_log_prob(seed=key)
-    q = heads.of_critics(config).mean(state.critic(batch.observation, action))  # [C, B]
-    loss = jnp.exp(state.log_temperature.parameters) * log_prob - q.mean(axis=0)
-    loss = loss.mean()
+    q = head.mean(state.critic(batch.observation, action))  # [C, B]
+    loss = (alpha * log_prob - q.mean(axis=0)).mean()
     return loss, {"actor/loss": loss, "actor/entropy": -log_prob.mean()}
 
 
@@ -210,7 +218,8 @@ def optimist_loss(
     weights = optimism.weights(state.weights.parameters)
     upper = q.mean(axis=0) + weights["optimism"] * spread
     loss = weights["kl_weight"] * kl.mean() - upper.mean()
-    return loss, {"optimist/loss": loss, "optimist/kl": kl.mean(), "optimist/spread": spread.mean()}
+    metrics = {"optimist/loss": loss, "optimist/kl": kl.mean()}
+    return loss, metrics | {"optimist/spread": spread.mean()}
 
 
 def update(
@@ -219,11 +228,15 @@ def update(
     """Update critics, targets, both actors, and the three weights."""
     key_critic, key_actor, key_optimist = jax.random.split(key, 3)
     optimiser = networks.optimiser(config.critic_lr, step, config)
-    critic, metrics = state.critic.step(optimiser, critic_loss, state, batch, key_critic, config)
-    target_critic = networks.polyak(critic, state.target_critic, config.target_rate)
+    inputs = (state, batch, key_critic, config)
+    critic, metrics = state.critic.step(optimiser, critic_loss, *inputs)
+    rate = config.target_rate
+    target_critic = networks.polyak(critic, state.target_critic, rate)
     state = state.replace(critic=critic, target_critic=target_critic)
+
     optimiser = networks.optimiser(config.actor_lr, step, config)
-    actor, more = state.actor.step(optimiser, actor_loss, state, batch, key_actor, config)
+    inputs = (state, batch, key_actor, config)
+    actor, more = state.actor.step(optimiser, actor_loss, *inputs)
     metrics |= more
     state = state.replace(actor=actor)
     inputs = (state, batch, key_optimist, config)
@@ -232,12 +245,13 @@ def update(
 
     size = batch.action.shape[-1]
     pace = TemperatureSettings.of(config, momentum=optimism.MOMENTUM)
-    entropy = metrics["actor/entropy"]
-    log_temperature, more = temperatures.step(state.log_temperature, entropy, size, pace)
-    metrics |= more
-    weights, others = optimism.step(state.weights, metrics["optimist/kl"], size, config)
-    state = state.replace(optimist=optimist, log_temperature=log_temperature, weights=weights)
-    return resets.renewed(state, init, key, step, config), metrics | more | others
+    entropy, kl = metrics["actor/entropy"], metrics["optimist/kl"]
+    inputs = (state.log_temperature, entropy, size, pace)
+    log_temperature, more = temperatures.step(*inputs)
+    weights, others = optimism.step(state.weights, kl, size, config)
+    state = state.replace(optimist=optimist, weights=weights, log_temperature=log_temperature)
+    state = resets.renewed(state, init, key, step, config)
+    return state, metrics | more | others
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""SimbaV2 [off-policy]: SAC with features and weights of length 1, and classes of values.
+"""SimbaV2 [off-policy]: SAC with features and weights of length 1.
 
 gamma discount, alpha temperature, pi actor
 Q_c critics with outputs l_c, Q'_c targets
@@ -44,7 +44,11 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share
 
 
 @agent.config
-class Config(buffers.ReplaySettings, heads.WithCriticHead, temperatures.WithTemperature):
+class Config(
+    buffers.ReplaySettings,
+    heads.WithCriticHead,
+    temperatures.WithTemperature,
+):
     """Hyperparameters."""
 
     # Optimisation
@@ -92,9 +96,12 @@ class State(struct.PyTreeNode):
 def experience(config: Config) -> buffers.Replay:
     """Batches of new experience."""
     scale = buffers.RewardScale(
-        discount=config.discount, limit=config.return_limit, carries=config.carry_rewards
+        discount=config.discount,
+        limit=config.return_limit,
+        carries=config.carry_rewards,
     )
-    return buffers.Replay.of(config, rewards=scale if config.normalise_rewards else None)
+    scale = scale if config.normalise_rewards else None
+    return buffers.Replay.of(config, rewards=scale)
 
 
 def check(spec: EnvSpec, config: Config) -> None:
@@ -116,7 +123,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     features = heads.of_critics(config).features
     net = hypersphere.HypersphereMLP(config.critic_hidden, (features,))
     net = BlockEnsemble(config.num_critics, net)
-    critic = encoders.create(spec, encoding, net, key_critic, jnp.zeros(spec.action_shape))
+    action = jnp.zeros(spec.action_shape)
+    critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(
         actor=networks.trained(actor, config.actor_lr, config),
         critic=networks.trained(critic, config.critic_lr, config),
@@ -136,32 +144,42 @@ def act(
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
     """The critics' mean [...] of actions [..., A]."""
-    return heads.of_critics(config).mean(state.critic(observation, action)).mean(axis=0)
+    head = heads.of_critics(config)
+    return head.mean(state.critic(observation, action)).mean(axis=0)
 
 
 def actor_loss(
-    actor: networks.Network, state: State, batch: Transition, key: Array, config: Config
+    actor: networks.Network,
+    state: State,
+    batch: Transition,
+    key: Array,
+    config: Config,
 ) -> Loss:
     """Weighted log-probability minus the critics' value."""
+    head, alpha = heads.of_critics(config), jnp.exp(state.log_temperature.parameters)
     pi = distributions.squashed_within(actor(batch.observation), config)
     action, log_prob = pi.sample_and_log_prob(seed=key)
-    q = heads.of_critics(config).mean(state.critic(batch.observation, action))  # [C, B]
-    loss = jnp.exp(state.log_temperature.parameters) * log_prob - networks.smallest(q)
-    loss = loss.mean()
+    q = head.mean(state.critic(batch.observation, action))  # [C, B]
+    loss = (alpha * log_prob - networks.smallest(q)).mean()
     return loss, {"actor/loss": loss, "actor/entropy": -log_prob.mean()}
 
 
 def critic_loss(
-    critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
+    critic: networks.Network,
+    state: State,
+    batch: Transition,
+    key: Array,
+    config: Config,
 ) -> Loss:
     """Cross-entropy of all critics to one target."""
-    head = heads.of_critics(config)
-    pi = distributions.squashed_within(state.actor(batch.next_observation), config)
+    head, alpha = heads.of_critics(config), jnp.exp(state.log_temperature.parameters)
+    output = state.actor(batch.next_observation)
+    pi = distributions.squashed_within(output, config)
     next_action, next_log_prob = pi.sample_and_log_prob(seed=key)
     next_outputs = state.target_critic(batch.next_observation, next_action)  # [C, B, K]
     next_outputs = heads.combined(next_outputs, head, config.target_value)  # [B, K]
     discount = config.discount * (1.0 - batch.terminated)  # [B]
-    cost = jnp.exp(state.log_temperature.parameters) * next_log_prob
+    cost = alpha * next_log_prob  # [B]
     target = head.target(next_outputs, batch.reward, discount, cost)
     outputs = critic(batch.observation, batch.action)  # [C, B, K]
     loss = head.loss(outputs, target).mean(axis=-1).sum()
@@ -180,17 +198,23 @@ def update(
     """Update the actor, alpha, the critics and their targets, in this order."""
     key_actor, key_critic = jax.random.split(key)
     optimiser = networks.optimiser(config.actor_lr, step, config)
-    actor, metrics = state.actor.step(optimiser, actor_loss, state, batch, key_actor, config)
+    inputs = (state, batch, key_actor, config)
+    actor, metrics = state.actor.step(optimiser, actor_loss, *inputs)
     rate = optimisers.scheduled(config.temperature_lr, step, config)
     pace = TemperatureSettings.of(config, temperature_lr=rate)
     entropy, size = metrics["actor/entropy"], batch.action.shape[-1]
-    log_temperature, more = temperatures.step(state.log_temperature, entropy, size, pace)
+    inputs = (state.log_temperature, entropy, size, pace)
+    log_temperature, more = temperatures.step(*inputs)
     metrics |= more
     state = state.replace(actor=actor, log_temperature=log_temperature)
+
     optimiser = networks.optimiser(config.critic_lr, step, config)
-    critic, more = state.critic.step(optimiser, critic_loss, state, batch, key_critic, config)
-    target_critic = networks.polyak(critic, state.target_critic, config.target_rate)
-    return state.replace(critic=critic, target_critic=target_critic), metrics | more
+    inputs = (state, batch, key_critic, config)
+    critic, more = state.critic.step(optimiser, critic_loss, *inputs)
+    rate = config.target_rate
+    target_critic = networks.polyak(critic, state.target_critic, rate)
+    state = state.replace(critic=critic, target_critic=target_critic)
+    return state, metrics | more
 
 
 if __name__ == "__main__":

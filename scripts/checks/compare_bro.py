@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -160,7 +159,7 @@ def begun(state: bro.State, learner: Any) -> bro.State:
 
 def compared(module: Any, updates: int, changes: Mapping[str, Any]) -> dict[str, float]:
     """The largest relative differences after `updates` updates."""
-    config = dataclasses.replace(bro.Config(batch_size=BATCH, target_value="mean"), **changes)
+    config = bro.Config(batch_size=BATCH, reset_at=(), **changes)
     spec = EnvSpec("test/Example-v0", (OBSERVATION,), ACTION)
     learner = their_learner(module, spec, config)
     for name in NETWORKS.values():

@@ -27,7 +27,7 @@ TREE = {
         ("steps are cheap, or several kinds of action", ["ppo"]),
         (
             "steps are dear, continuous actions",
-            ["sac", "td3", "dsact", "tqc", "crossq", "xqc", "simbav2"],
+            ["sac", "td3", "dsact", "tqc", "crossq", "xqc", "simbav2", "bro"],
         ),
         ("steps are dear, discrete actions", ["dqn", "sac_discrete"]),
     ],

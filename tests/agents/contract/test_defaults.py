@@ -48,6 +48,7 @@ FROM_DATA = {  # updates
     "fql": 800,
 }
 OTHERS = {
+    "bro",
     "calql",
     "crossq",
     "famo2o",
@@ -199,10 +200,13 @@ def test_defaults_learn_with_batch_normalisation(agent: str, tmp_path: Path) -> 
 
 
 @pytest.mark.learn
-def test_defaults_learn_on_a_hypersphere(tmp_path: Path) -> None:
-    """SimbaV2 in networks of a tenth of the default widths, which take hours."""
+@pytest.mark.parametrize(("agent", "steps"), [("bro", 3_500), ("simbav2", 7_000)])
+def test_defaults_learn_with_one_width_for_all_blocks(
+    agent: str, steps: int, tmp_path: Path
+) -> None:
+    """In blocks of an eighth of the default widths, which take hours."""
     smaller = {"hidden": (32,), "critic_hidden": (64,)}
-    assert final(train("simbav2", 9_000, tmp_path, config=smaller)) >= LEARNT
+    assert final(train(agent, steps, tmp_path, config=smaller)) >= LEARNT
 
 
 @pytest.mark.learn
