@@ -36,7 +36,13 @@ CONFIG = bro.Config(
 )
 KEY = jax.random.key(0)
 # So that entropy hardly weighs.
-PROBE: dict[str, Any] = {"init_temperature": 1e-3, "learn_temperature": False}
+PROBE: dict[str, Any] = {
+    "critic_hidden": (32, 32),
+    "quantiles": 10,
+    "init_temperature": 1e-3,
+    "learn_temperature": False,
+    "num_updates": 1,
+}
 CASES: dict[str, dict[str, Any]] = {
     "quantiles": {},
     "mean values, the smaller target": {"value_head": "squared", "target_value": "smallest"},

@@ -32,11 +32,16 @@ CONFIG = simbav2.Config(
     init_temperature=0.3,
 )
 KEY = jax.random.key(0)
-# So that entropy hardly weighs, and rewards keep their size.
+# So that entropy hardly weighs, rewards keep their size, and classes hold all returns.
 PROBE: dict[str, Any] = {
+    "critic_hidden": (32, 32),
     "init_temperature": 1e-3,
     "learn_temperature": False,
     "normalise_rewards": False,
+    "normalise_observations": False,
+    "v_min": -15.0,
+    "v_max": 15.0,
+    "num_updates": 1,
 }
 CASES: dict[str, dict[str, Any]] = {"two critics": {}, "one critic": {"num_critics": 1}}
 
