@@ -39,14 +39,16 @@ from rljax.networks import (
     joined,
     user_modules,
 )
+from rljax.networks.blocks import residual
 from rljax.networks.layers import LayerNorm, Module, copies
 from rljax.networks.recurrent import memory_layers
 from rljax.networks.recurrent.thinking import DRC, Recall, Span, ThinkingIRU
 from rljax.networks.user_modules import UserTorso
 from rljax.system.user_files import FileClass, is_class_name
 
-Kind = Literal["mlp", "resnet", "iru", "recall", "drc"] | FileClass
-OfVectors = Literal["mlp", "resnet", "iru", "recall"] | FileClass
+Kind = Literal["mlp", "resnet", "simba", "bronet", "iru", "recall", "drc"] | FileClass
+OfVectors = Literal["mlp", "resnet", "simba", "bronet", "iru", "recall"] | FileClass
+OF_ONE_WIDTH = ("resnet", "simba", "bronet", "iru", "recall")
 THINKING = ("iru", "recall", "drc")  # torsos that use `compute`
 MOST_STEPS = 100_000
 
@@ -141,7 +143,7 @@ def check(spec: EnvSpec, settings: TorsoSettings, *hidden: tuple[int, ...]) -> N
             raise ValueError(
                 f"--config.torso {kind} needs at least one number for its hidden layers."
             )
-        if kind in ("resnet", "iru", "recall") and len(set(parts)) > 1:
+        if kind in OF_ONE_WIDTH and len(set(parts)) > 1:
             raise ValueError(
                 f"all parts of a torso '{kind}' must have the same width, "
                 f"not {' '.join(map(str, parts))}."
@@ -232,6 +234,10 @@ def _torso(settings: TorsoSettings, hidden: tuple[int, ...]) -> nn.Module:
             return networks.MLP(hidden, None, *style, layer_norm=settings.layer_norm)
         case "resnet":
             return ResNet(hidden, *style)
+        case "simba":
+            return residual.SimBa(hidden, *style)
+        case "bronet":
+            return residual.BroNet(hidden, *style)
         case "iru":
             return ThinkingIRU(hidden, settings.compute, settings.initialisation)
         case "recall":
@@ -292,12 +298,14 @@ class Headed(Module):
     features: int
     initialisation: Initialisation = "torch"
     output_scale: float = 1.0  # gain of the last layer's orthogonal initialisation
+    use_bias: bool = True  # of the last layer
 
     @nn.compact
     def __call__(self, *inputs: Array, span: Span | None = None) -> Array:
         options = {} if span is None else {"span": span}
         style = (self.initialisation, self.output_scale, True)
-        return Dense(self.features, *style, name="output")(self.torso(*inputs, **options))
+        output = Dense(self.features, *style, use_bias=self.use_bias, name="output")
+        return output(self.torso(*inputs, **options))
 
 
 class TorsoEnsemble(Module):

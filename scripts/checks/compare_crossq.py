@@ -32,6 +32,7 @@ from rljax.agent import EnvSpec
 from rljax.agents import crossq
 from rljax.networks import Network
 from scripts.checks import compare_xqc
+from scripts.checks.authors import stand_ins
 from scripts.checks.compare_xqc import ACTION, ACTOR, BATCH, CRITIC, OBSERVATION, distance, exact
 
 CASES = {"plain": 0, "renormalised": 100_000}  # passes in training mode before the first update
@@ -66,9 +67,7 @@ def their_code(peer: Path) -> Iterator[Mapping[str, Any]]:
         modules[name] = types.ModuleType(name)
         modules[name].__dict__.update(content)
 
-    modules: dict[str, types.ModuleType] = {}
-    substrates = types.SimpleNamespace(jax=compare_xqc.probability())
-    module("tensorflow_probability", substrates=substrates)
+    modules = stand_ins.probability()
     for name in ("", ".common"):
         module(f"stable_baselines3{name}")
     for name in ("buffers", "noise", "policies", "preprocessing", "type_aliases", "utils"):

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import sys
 import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -29,6 +28,7 @@ import numpy as np
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import xqc
 from rljax.networks import Network
+from scripts.checks.authors import stand_ins
 
 OBSERVATION, ACTION, BATCH = 5, 2, 32
 ACTOR, CRITIC = (16, 16), (24, 24, 24)
@@ -94,55 +94,16 @@ def fixed_noise() -> Iterator[None]:
         yield
 
 
-def probability() -> types.SimpleNamespace:
-    """What the authors' code uses of TensorFlow Probability, of distrax."""
-    import distrax
-
-    class Squashed(distrax.Transformed):
-        """As in TensorFlow Probability, a sample remembers what it came of."""
-
-        def __init__(self, distribution: Any, bijector: Any, validate_args: bool = False) -> None:
-            del validate_args
-            super().__init__(distribution, distrax.Block(bijector, 1))
-            self.before: Any = None
-
-        def sample(self, *, seed: Any) -> Any:
-            self.before = self.distribution.sample(seed=seed)
-            return self.bijector.forward(self.before)
-
-        def log_prob(self, value: Any) -> Any:
-            del value
-            change: Any = self.bijector.forward_log_det_jacobian(self.before)
-            return self.distribution.log_prob(self.before) - change
-
-    def gaussian(loc: Any, scale_diag: Any) -> Any:
-        return distrax.MultivariateNormalDiag(loc, scale_diag)
-
-    return types.SimpleNamespace(
-        distributions=types.SimpleNamespace(
-            Distribution=object, MultivariateNormalDiag=gaussian, TransformedDistribution=Squashed
-        ),
-        bijectors=types.SimpleNamespace(Tanh=distrax.Tanh),
-    )
-
-
 def their_learner(
     peer: Path, updates: int, changes: Mapping[str, Any], sizes: Sizes = SMALL
 ) -> Any:
     """The authors' learner, of one seed."""
-    jax_part = types.ModuleType("tensorflow_probability.substrates")
-    jax_part.jax = probability()  # type: ignore[attr-defined]
     log = types.ModuleType("xqc.logging")
     log.print_total_param_count = lambda *_: None  # type: ignore[attr-defined]
-    modules = {"tensorflow_probability.substrates": jax_part, "xqc.logging": log}
-    modules["tensorflow_probability"] = types.ModuleType("tensorflow_probability")
-    with (
-        mock.patch.dict(sys.modules, modules),
-        mock.patch.object(sys, "path", [str(peer), *sys.path]),
-    ):
-        from xqc.agents.xqc.xqc_learner import XQCLearner  # type: ignore[import-not-found]
+    with stand_ins.importing(peer, {"xqc.logging": log}) as imported:
+        learner = imported("xqc.agents.xqc.xqc_learner").XQCLearner
     classes = changes.get("value_head") != "squared"
-    return XQCLearner(
+    return learner(
         seed=0,
         observations=np.zeros((1, sizes.observation), np.float32),
         actions=np.zeros((1, sizes.action), np.float32),

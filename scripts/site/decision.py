@@ -27,8 +27,12 @@ TREE = {
         ("steps are cheap, or several kinds of action", ["ppo"]),
         ("steps are dear, episodes begin alike", ["td7"]),
         (
+            "steps are dearest, and there is a GPU",
+            ["crossq", "xqc", "flashsac", "simbav2", "bro"],
+        ),
+        (
             "steps are dear, continuous actions",
-            ["sac", "td3", "dsact", "tqc", "crossq", "xqc", "mpo", "decqn"],
+            ["sac", "td3", "dsact", "tqc", "mpo", "decqn"],
         ),
         ("steps are dear, discrete actions", ["dqn", "sac_discrete"]),
     ],

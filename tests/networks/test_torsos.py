@@ -37,6 +37,7 @@ from tests.networks.reference import (
 SPEC = EnvSpec("test/Grid-v0", (12,), 6, discrete=True)
 CONFIG = ppo.Config(activation="silu", grid=None)
 HIDDEN = {"mlp": (8, 8), "resnet": (8, 8), "iru": (8,), "recall": (8, 8), "drc": (4, 5)}
+HIDDEN |= {"simba": (8, 8), "bronet": (8, 8)}
 OBSERVATION = jnp.asarray(normal(5, 12, seed=1))
 
 
@@ -69,6 +70,28 @@ def resnet(params: dict[str, Any], x: np.ndarray, compute: int) -> np.ndarray:
             y = dense(y, params[f"hidden_{block}_{layer}"])
         x = x + y
     return silu(normed(x, params["norm"]))
+
+
+def simba(params: dict[str, Any], x: np.ndarray, compute: int) -> np.ndarray:
+    """Lee et al., arXiv:2410.09754, section 4.2."""
+    x = dense(x, params["input"])
+    for block in range(2):
+        y = silu(dense(normed(x, params[f"norm_{block}"]), params[f"inner_{block}"]))
+        assert y.shape[-1] == 4 * x.shape[-1]
+        x = x + dense(y, params[f"outer_{block}"])
+    return normed(x, params["norm"])
+
+
+def bronet(params: dict[str, Any], x: np.ndarray, compute: int) -> np.ndarray:
+    """Nauman et al., arXiv:2405.16158, figure 4."""
+
+    def layer(x: np.ndarray, name: str) -> np.ndarray:
+        return normed(dense(x, params[f"hidden_{name}"]), params[f"norm_{name}"])
+
+    x = silu(layer(x, "input"))
+    for block in range(2):
+        x = x + layer(silu(layer(x, f"{block}_0")), f"{block}_1")
+    return x
 
 
 def iru(params: dict[str, Any], o: np.ndarray, compute: int) -> np.ndarray:
@@ -133,10 +156,19 @@ def drc(params: dict[str, Any], o: np.ndarray, compute: int) -> np.ndarray:
     return silu(dense(np.concatenate([h[-1], e], -1).reshape(len(o), -1), params["dense"]))
 
 
-TORSOS = {"resnet": resnet, "iru": iru, "recall": recall, "drc": drc}
+TORSOS = {
+    "resnet": resnet,
+    "simba": simba,
+    "bronet": bronet,
+    "iru": iru,
+    "recall": recall,
+    "drc": drc,
+}
 CASES = [
     ("resnet", 1, (8, 8)),
     ("iru", 1, (8,)),
+    ("simba", 1, (8, 8)),
+    ("bronet", 1, (8, 8)),
     ("iru", 5, (8,)),
     ("iru", 3, (8, 8)),
     ("recall", 4, (8, 8)),

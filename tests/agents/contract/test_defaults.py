@@ -49,6 +49,7 @@ FROM_DATA = {  # updates
     "fql": 800,
 }
 OTHERS = {
+    "bro",
     "calql",
     "crossq",
     "famo2o",
@@ -60,6 +61,7 @@ OTHERS = {
     "mpo",
     "recoil",
     "ro2o",
+    "simbav2",
     "stream_td",
     "td7",
     "tqc",
@@ -220,6 +222,14 @@ def test_defaults_learn_with_embeddings(is_offline: bool, tmp_path: Path) -> Non
     else:
         out = train("td7", 29_000, tmp_path, config=smaller | {"checkpoints": False})
     assert final(out) >= LEARNT
+
+@pytest.mark.parametrize(("agent", "steps"), [("bro", 3_500), ("simbav2", 7_000)])
+def test_defaults_learn_with_one_width_for_all_blocks(
+    agent: str, steps: int, tmp_path: Path
+) -> None:
+    """In blocks of an eighth of the default widths, which take hours."""
+    smaller = {"hidden": (32,), "critic_hidden": (64,)}
+    assert final(train(agent, steps, tmp_path, config=smaller)) >= LEARNT
 
 
 @pytest.mark.learn

@@ -18,6 +18,7 @@ from rljax.learning import configuration, registry
 from rljax.learning.drivers.compiled import CompiledDriver
 from rljax.learning.drivers.offline import OfflineDriver
 from rljax.learning.learner import Learner
+from rljax.networks import heads
 from tests.agents.reference import own_constant
 
 
@@ -131,6 +132,8 @@ def smallest(module: Any, name: str, state: Any, config: Any) -> np.ndarray:
     agent = module.__name__.rpartition(".")[2]
     critics = own_constant(agent, "critics", lambda state, *inputs: state.critic(*inputs))
     q = critics(state, observed(name), greedy(module, name, state, config))
+    if isinstance(config, heads.WithCriticHead):
+        q = heads.of_critics(config).mean(q)
     return np.asarray(q if q.ndim == 2 else q[..., 0]).min(axis=0)  # of [C, B, 2], mean and std
 
 

@@ -1,0 +1,65 @@
+"""Residual blocks of dense layers with layer normalisation, one width for all.
+
+  BroNet  x  = act(LN(W o))
+          x <- x + LN(W_2 act(LN(W_1 x)))   each block; no activation after the sum  [1, figure 4]
+  SimBa   x  = W o
+          x <- x + W_2 act(W_1 LN(x))       each block, with 4 H units inside         [2, section 4]
+          x <- LN(x)                        at the end
+
+[1] Nauman et al., BRO, arXiv:2405.16158
+[2] Lee et al., SimBa, arXiv:2410.09754
+"""
+
+from __future__ import annotations
+
+import math
+
+from flax import linen as nn
+
+from rljax.agent import Array
+from rljax.networks.initialisation import Initialisation
+from rljax.networks.layers import ACTIVATIONS, Activation, Dense, LayerNorm, Module, joined
+
+EXPANSION = 4  # units inside a block of SimBa for each feature
+
+
+class BroNet(Module):
+    """BRO's blocks: inputs to features [..., H]."""
+
+    hidden: tuple[int, ...]  # the width H, once for each block
+    activation: Activation = "relu"
+    initialisation: Initialisation = "orthogonal"
+
+    @nn.compact
+    def __call__(self, *inputs: Array) -> Array:
+        act = ACTIVATIONS[self.activation]
+        x = act(self._layer(joined(inputs), "input"))
+        for i in range(len(self.hidden)):
+            y = act(self._layer(x, f"{i}_0"))
+            x = x + self._layer(y, f"{i}_1")
+        return x
+
+    def _layer(self, x: Array, name: str) -> Array:
+        style = (self.initialisation, math.sqrt(2.0))
+        return LayerNorm(name=f"norm_{name}")(
+            Dense(self.hidden[0], *style, name=f"hidden_{name}")(x)
+        )
+
+
+class SimBa(Module):
+    """SimBa's blocks: inputs, which should be normalised, to features [..., H]."""
+
+    hidden: tuple[int, ...]  # the width H, once for each block
+    activation: Activation = "relu"
+    initialisation: Initialisation = "orthogonal"
+
+    @nn.compact
+    def __call__(self, *inputs: Array) -> Array:
+        width, act = self.hidden[0], ACTIVATIONS[self.activation]
+        x = Dense(width, self.initialisation, name="input")(joined(inputs))
+        style = (self.initialisation, math.sqrt(2.0))
+        for i in range(len(self.hidden)):
+            y = LayerNorm(name=f"norm_{i}")(x)
+            y = act(Dense(EXPANSION * width, *style, name=f"inner_{i}")(y))
+            x = x + Dense(width, *style, name=f"outer_{i}")(y)
+        return LayerNorm(name="norm")(x)

@@ -1,0 +1,50 @@
+"""Times of one update at full size, ours and authors', on the same batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.agent import EnvSpec, Transition
+
+HUMANOID = EnvSpec("test/Humanoid", (376,), 17)  # its shapes
+
+
+def random_batch(size: int) -> Transition:
+    """A batch of normal numbers, of Humanoid's shapes."""
+    generator = np.random.default_rng(0)
+
+    def normal(*shape: int) -> Any:
+        return jnp.asarray(generator.normal(size=(size, *shape)), jnp.float32)
+
+    terminated = jnp.asarray(generator.random(size) < 0.05)
+    return Transition(
+        observation=normal(*HUMANOID.observation_shape),
+        action=jnp.tanh(normal(*HUMANOID.action_shape)),
+        reward=normal(),
+        terminated=terminated,
+        truncated=jnp.zeros_like(terminated),
+        next_observation=normal(*HUMANOID.observation_shape),
+    )
+
+
+def seconds_in_turns(
+    updates: Mapping[str, Callable[[], Any]], rounds: int = 5, calls: int = 3
+) -> dict[str, float]:
+    """Seconds of processor for one call of each function: the median of rounds in turns."""
+    times: dict[str, list[float]] = {name: [] for name in updates}
+    for update in updates.values():
+        jax.block_until_ready(update())
+    for _ in range(rounds):
+        for name, update in updates.items():
+            start = time.process_time()
+            for _ in range(calls):
+                output = update()
+                jax.block_until_ready(output)
+            times[name].append((time.process_time() - start) / calls)
+    return {name: float(np.median(each)) for name, each in times.items()}
