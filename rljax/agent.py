@@ -27,6 +27,7 @@ from rljax.requirements import (
     require_discrete,
     require_fit,
     require_one_action,
+    require_one_width,
     require_order,
     require_range,
     require_subset,

@@ -170,6 +170,16 @@ def require_widths(config: Any, *names: str) -> None:
             raise ValueError(f"{_flag(name)} is {widths}: each layer has at least 1 unit.")
 
 
+def require_one_width(config: Any, *names: str) -> None:
+    """The named fields have one width for all residual blocks, of which there is one at least."""
+    for name in names:
+        widths = getattr(config, name)
+        if len(set(widths)) != 1:
+            raise ValueError(
+                f"{_flag(name)} is {widths}: give one number for each residual block, all equal."
+            )
+
+
 def require_vectors(name: str, spec: EnvSpec) -> None:
     """Observations are vectors, and all actions are allowed at all times."""
     if not spec.is_vector:
