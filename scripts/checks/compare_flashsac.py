@@ -5,10 +5,11 @@ parameters, batches and noise, in float64.
   python scripts/checks/compare_flashsac.py --peer FlashSAC --python peer/bin/python \
       --output results/checks/references/flashsac.json
 
-The folder `FlashSAC` has Holiday-Robot/FlashSAC of GitHub at 87edc90. scripts/checks/authors/flashsac.py
-runs their agent, and is called from here. Both begin from their parameters, which are moved a
-little first, so that targets differ from critics. With `--seconds`, the time of updates at their
-sizes is measured instead, of both in turns; `taskset -c 0` before the command keeps both on one core.
+The folder `FlashSAC` has Holiday-Robot/FlashSAC of GitHub at 87edc90. Their agent is run by
+scripts/checks/authors/flashsac.py, which is called from here. Both begin from their parameters,
+which are moved a little first, so that targets differ from critics. With `--seconds`, the time of
+updates at their sizes is measured instead, of both in turns; `taskset -c 0` before the command
+keeps both on one core.
 """
 
 from __future__ import annotations

@@ -72,7 +72,9 @@ class InvertedBottleneckMLP(Module):
 
 
 class InvertedBottleneckEnsemble(Module):
-    """`size` independent `InvertedBottleneckMLP`s with the same inputs: to [C, ...], or [C, ..., K]."""
+    """`size` independent `InvertedBottleneckMLP`s with the same inputs: to [C, ...], or [C, ...,
+    K].
+    """
 
     size: int
     member: InvertedBottleneckMLP
