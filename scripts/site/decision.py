@@ -25,7 +25,8 @@ TREE = {
         ("goals, reached rarely, replaced in hindsight", ["sac", "dqn"]),
         ("steps are cheap, one discrete action", ["ppo", "pqn"]),
         ("steps are cheap, or several kinds of action", ["ppo"]),
-        ("steps are dear, continuous actions", ["sac", "td3", "dsact", "tqc", "crossq", "xqc"]),
+        ("the dearest steps, continuous actions, a GPU", ["xqc", "flashsac", "crossq"]),
+        ("steps are dear, continuous actions", ["sac", "td3", "dsact", "tqc"]),
         ("steps are dear, discrete actions", ["dqn", "sac_discrete"]),
     ],
     "a data set": [

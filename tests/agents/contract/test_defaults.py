@@ -51,6 +51,7 @@ OTHERS = {
     "calql",
     "crossq",
     "famo2o",
+    "flashsac",
     "fqe",
     "gciql",
     "h2o",
@@ -195,6 +196,13 @@ def test_defaults_learn_with_batch_normalisation(agent: str, tmp_path: Path) -> 
     """In networks of a tenth of the default widths, which take hours."""
     smaller = {"hidden": (32, 32), "critic_hidden": (64, 64)}
     assert final(train(agent, 7_000, tmp_path, config=smaller)) >= LEARNT
+
+
+@pytest.mark.learn
+def test_defaults_learn_in_residual_blocks(tmp_path: Path) -> None:
+    """In blocks and batches of a quarter of the default sizes, which take hours."""
+    smaller = {"hidden": (32, 32), "critic_hidden": (64, 64), "batch_size": 128}
+    assert final(train("flashsac", 12_000, tmp_path, config=smaller)) >= LEARNT
 
 
 @pytest.mark.learn
