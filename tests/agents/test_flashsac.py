@@ -40,6 +40,9 @@ PROBE: dict[str, Any] = {
     "init_temperature": 1e-3,
     "learn_temperature": False,
     "normalise_rewards": False,
+    "critic_hidden": (32, 32),
+    "v_min": -15.0,
+    "v_max": 15.0,
 }
 
 

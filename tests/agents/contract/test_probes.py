@@ -17,6 +17,7 @@ from rljax.learning import configuration, registry
 from rljax.learning.drivers.compiled import CompiledDriver
 from rljax.learning.drivers.offline import OfflineDriver
 from rljax.learning.learner import Learner
+from rljax.networks import heads
 from tests.agents.reference import own_constant
 
 
@@ -128,6 +129,8 @@ def assert_actions(module: Any, name: str, state: Any, config: Any) -> None:
 def smallest(module: Any, name: str, state: Any, config: Any) -> np.ndarray:
     """The smallest critic's values of greedy actions."""
     q = state.critic(observed(name), greedy(module, name, state, config))
+    if isinstance(config, heads.WithCriticHead):
+        return np.asarray(heads.of_critics(config).mean(q)).min(axis=0)
     return np.asarray(q if q.ndim == 2 else q[..., 0]).min(axis=0)  # of [C, B, 2], mean and std
 
 
