@@ -216,7 +216,7 @@ def main() -> None:
     learner = create(agent, settings)
     spread(learner)
     exact_bins(learner)
-    results = updated(learner, arrays)
+    results: dict[str, Any] = {**updated(learner, arrays)}
     if "stream/reward" in arrays:
         results["scales"] = scales(arrays, 0.99, 5.0)
     np.savez(options.outputs, **results)
