@@ -188,6 +188,21 @@ class LayerNorm(Known, nn.LayerNorm):
     """Flax's layer normalisation."""
 
 
+class RMSNorm(Module):
+    """y = scale x / sqrt(mean x^2 + epsilon), the mean over the last axis.
+
+    Zhang and Sennrich, arXiv:1910.07467, equation 4.
+    """
+
+    epsilon: float = 1e-6
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
+        mean = jnp.square(x).mean(axis=-1, keepdims=True)
+        return scale * x * jax.lax.rsqrt(mean + self.epsilon)
+
+
 class Dense(Module):
     """y = x W + b for x [..., I]."""
 

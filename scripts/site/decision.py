@@ -25,15 +25,12 @@ TREE = {
         ("goals, reached rarely, replaced in hindsight", ["sac", "dqn"]),
         ("steps are cheap, one discrete action", ["ppo", "pqn"]),
         ("steps are cheap, or several kinds of action", ["ppo"]),
+        (
+            "the dearest steps, continuous actions, a GPU",
+            ["xqc", "flashsac", "simbav2", "crossq", "bro"],
+        ),
         ("steps are dear, episodes begin alike", ["td7"]),
-        (
-            "steps are dearest, and there is a GPU",
-            ["crossq", "xqc", "flashsac", "simbav2", "bro"],
-        ),
-        (
-            "steps are dear, continuous actions",
-            ["sac", "td3", "dsact", "tqc", "mpo", "decqn"],
-        ),
+        ("steps are dear, continuous actions", ["sac", "td3", "dsact", "tqc", "mpo", "decqn"]),
         ("steps are dear, discrete actions", ["dqn", "sac_discrete"]),
     ],
     "a data set": [

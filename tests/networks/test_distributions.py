@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -91,6 +92,15 @@ def test_gradients_are_finite_and_the_closed_form(log_std: float) -> None:
     np.testing.assert_allclose(by_mean, 2 * np.tanh(u), atol=1e-5)
     expected = -1 + 2 * np.tanh(u) * (u - doubles(mean))
     np.testing.assert_allclose(by_log_std, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_another_tanh_keeps_log_stds_within_their_bounds() -> None:
+    settings = SimpleNamespace(log_std_min=-10.0, log_std_max=2.0)
+    output = jnp.array([0.3, -0.2, 0.1, 0.0, 0.5, -40.0])
+    pi: Any = distributions.squashed_within(output, settings).distribution
+    np.testing.assert_allclose(pi.loc, output[:3])
+    expected = np.exp([-4.0, -10.0 + 6.0 * (1.0 + np.tanh(0.5)), -10.0])
+    np.testing.assert_allclose(pi.scale_diag, expected, rtol=1e-5)
 
 
 def test_actions_stay_within_the_bounds() -> None:

@@ -16,6 +16,7 @@ from flax import linen as nn
 
 from rljax import networks
 from rljax.networks import MLP, Dense, Ensemble, Network
+from rljax.networks.layers import RMSNorm
 from rljax.runs import checkpoints
 from tests.agents import reference as mlps
 from tests.networks.reference import (
@@ -181,6 +182,14 @@ def thinned(network: Network, x: Any, rate: float) -> jax.Array:
 
 
 @pytest.mark.slow
+def test_rms_norm_divides_by_the_root_of_the_mean_square() -> None:
+    network = networks.create(RMSNorm(), KEY, X)
+    network = network.replace(params={"scale": jnp.array([1.0, -2.0, 0.5])})
+    x = doubles(X)
+    expected = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + 1e-6) * [1.0, -2.0, 0.5]
+    assert_close(network(X), expected)
+
+
 def test_convolutions_equal_a_loop() -> None:
     """With strides that leave a remainder; alone and in a batch."""
     module = networks.Convolutional(((3, 4, 2), (5, 2, 3)), (6,), 2, initialisation="torch")

@@ -49,6 +49,7 @@ def test_a_script_runs_as_a_file():
 def test_what_peers_run_needs_no_rljax():
     names = [path for path in SCRIPTS if path.parent.name == "benchmarks"]
     others = ("compare_hindsight", "run_authors_file", "run_d3rlpy", "watch_authors_file")
+    others = (*others, "authors/flashsac")
     names += [ROOT / "scripts" / "checks" / f"{name}.py" for name in others]
     words = [sys.executable, "-c", WITHOUT_RLJAX, *map(module_name, names)]
     subprocess.run(words, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)

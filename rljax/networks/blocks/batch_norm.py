@@ -3,7 +3,7 @@
 m, v mean and variance over a batch, M and V the running ones, c the momentum
 
   training     y = scale (x - m) / sqrt(v + epsilon) + shift
-               M <- c M + (1 - c) m,  V <- c V + (1 - c) v
+               M <- c M + (1 - c) m,  V <- c V + (1 - c) v;  of B rows "unbiased": v B / (B - 1)
   renormed     y = scale (x - m + d sqrt(v) / r) / sqrt(v / r^2 + epsilon) + shift
                r = sqrt(v + epsilon) / sqrt(V + epsilon) in [1/3, 3],
                d = (m - M) / sqrt(V + epsilon) in [-5, 5], without a gradient  [2], code of [3]
@@ -42,6 +42,7 @@ class BatchNorm(Module):
     momentum: float = 0.99  # c
     epsilon: float = 1e-3
     renormed_after: int | None = None  # passes in training mode; None: never
+    unbiased: bool = False  # V, as in PyTorch
 
     @nn.compact
     def __call__(self, x: Array, *, train: bool = False) -> Array:
@@ -61,6 +62,9 @@ class BatchNorm(Module):
             used = choose(passes.value >= self.renormed_after, self._renormed(m, v), used)
         y = (x - used[0]) * jax.lax.rsqrt(used[1] + self.epsilon)
         if not self.is_initializing():
+            if self.unbiased:
+                rows = x.size // size
+                v = v * (rows / max(rows - 1, 1))
             mean.value = self.momentum * mean.value + (1.0 - self.momentum) * m
             variance.value = self.momentum * variance.value + (1.0 - self.momentum) * v
             if passes is not None:

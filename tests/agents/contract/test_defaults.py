@@ -53,6 +53,7 @@ OTHERS = {
     "calql",
     "crossq",
     "famo2o",
+    "flashsac",
     "fqe",
     "gciql",
     "h2o",
@@ -223,6 +224,7 @@ def test_defaults_learn_with_embeddings(is_offline: bool, tmp_path: Path) -> Non
         out = train("td7", 29_000, tmp_path, config=smaller | {"checkpoints": False})
     assert final(out) >= LEARNT
 
+
 @pytest.mark.parametrize(("agent", "steps"), [("bro", 3_500), ("simbav2", 7_000)])
 def test_defaults_learn_with_one_width_for_all_blocks(
     agent: str, steps: int, tmp_path: Path
@@ -230,6 +232,12 @@ def test_defaults_learn_with_one_width_for_all_blocks(
     """In blocks of an eighth of the default widths, which take hours."""
     smaller = {"hidden": (32,), "critic_hidden": (64,)}
     assert final(train(agent, steps, tmp_path, config=smaller)) >= LEARNT
+
+
+def test_defaults_learn_in_residual_blocks(tmp_path: Path) -> None:
+    """In blocks and batches of a quarter of the default sizes, which take hours."""
+    smaller = {"hidden": (32, 32), "critic_hidden": (64, 64), "batch_size": 128}
+    assert final(train("flashsac", 12_000, tmp_path, config=smaller)) >= LEARNT
 
 
 @pytest.mark.learn

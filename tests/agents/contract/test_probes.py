@@ -149,6 +149,9 @@ def test_probe_on_policy(probe: str) -> None:
 @pytest.mark.parametrize("agent", quick(REPLAY, {"sac"}))
 @pytest.mark.parametrize("probe", PROBES)
 def test_probe(agent: str, probe: str) -> None:
+    """An agent's test names probes that it cannot solve: `UNSOLVED = ("Action",)`."""
+    if probe in own_constant(agent, "UNSOLVED", ()):
+        pytest.skip("its test says why")
     module = registry.load_agent(agent)
     name = f"rljax/{probe}{'-discrete' if agent in CHOOSES else ''}"
     usual = contract.same_fields(module.Config(), QUICK)

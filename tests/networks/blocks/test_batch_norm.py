@@ -44,6 +44,16 @@ def test_training_moves_statistics_and_renormalises_after_a_while(
     np.testing.assert_allclose(network(jnp.asarray(x, jnp.float32)), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_running_variances_may_be_unbiased() -> None:
+    network = networks.create(batch_norm.BatchNorm(0.9, unbiased=True), KEY, jnp.zeros((1, 4)))
+    x = batches(1)[0]
+    output, moved = network.apply_mutable(jnp.asarray(x, jnp.float32), train=True)
+    expected = (x - x.mean(axis=0)) / np.sqrt(x.var(axis=0) + 1e-3)
+    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+    variance = 0.9 + 0.1 * x.var(axis=0, ddof=1)
+    np.testing.assert_allclose(moved.collections["batch_stats"]["variance"], variance, rtol=1e-5)
+
+
 def test_no_gradient_passes_the_corrections_of_renormalisation() -> None:
     """The slope of a renormed output is r times that of the plain one: r and d are constants."""
     x = jnp.asarray(batches(1)[0], jnp.float32)
