@@ -41,7 +41,7 @@ from rljax.networks import distributions, encoders, heads, noise, torsos
 from rljax.networks.blocks.ensemble import BlockEnsemble
 from rljax.networks.blocks.residual import BroNet
 from rljax.networks.encoders import EncoderSettings
-from rljax.networks.optimisation import optimists, resets, temperatures
+from rljax.networks.optimisation import optimism, resets, temperatures
 from rljax.networks.optimisation.temperatures import TemperatureSettings
 from rljax.requirements import AtLeast, Counts, LogStd, NonNegative, Real, Share, Widths
 
@@ -54,7 +54,7 @@ class Config(
     buffers.ReplaySettings,
     heads.WithCriticHead,
     temperatures.WithTemperature,
-    optimists.WithOptimism,
+    optimism.WithOptimism,
     resets.WithResets,
 ):
     """Hyperparameters."""
@@ -134,7 +134,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         critic=networks.trained(critic, config.critic_lr, config),
         target_critic=networks.copy(critic),
         log_temperature=temperatures.create(config),
-        weights=optimists.create(config),
+        weights=optimism.create(config),
         spec=spec,
     )
 
@@ -215,7 +215,7 @@ def optimist_loss(
     if config.value_head != "quantile":
         q = heads.of_critics(config).mean(q)
     spread = 0.5 * (networks.largest(q) - networks.smallest(q))  # [B (, K)]
-    weights = optimists.weights(state.weights.parameters)
+    weights = optimism.weights(state.weights.parameters)
     upper = q.mean(axis=0) + weights["optimism"] * spread
     loss = weights["kl_weight"] * kl.mean() - upper.mean()
     metrics = {"optimist/loss": loss, "optimist/kl": kl.mean()}
@@ -244,11 +244,11 @@ def update(
     metrics |= more
 
     size = batch.action.shape[-1]
-    pace = TemperatureSettings.of(config, momentum=optimists.MOMENTUM)
+    pace = TemperatureSettings.of(config, momentum=optimism.MOMENTUM)
     entropy, kl = metrics["actor/entropy"], metrics["optimist/kl"]
     inputs = (state.log_temperature, entropy, size, pace)
     log_temperature, more = temperatures.step(*inputs)
-    weights, others = optimists.step(state.weights, kl, size, config)
+    weights, others = optimism.step(state.weights, kl, size, config)
     state = state.replace(optimist=optimist, weights=weights, log_temperature=log_temperature)
     state = resets.renewed(state, init, key, step, config)
     return state, metrics | more | others

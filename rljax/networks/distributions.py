@@ -66,16 +66,6 @@ def squashed_within(output: Array, settings: Any) -> SquashedGaussian:
     return squashed_gaussian(mean, low + 0.5 * (high - low) * (1.0 + jnp.tanh(x)))
 
 
-def squashed_within(output: Array, settings: Any) -> SquashedGaussian:
-    """As `squashed`, with a log std between its limits by another tanh:
-
-    log std = min + (max - min) (1 + tanh x) / 2
-    """
-    mean, x = jnp.split(output, 2, axis=-1)
-    low, high = settings.log_std_min, settings.log_std_max
-    return squashed_gaussian(mean, low + 0.5 * (high - low) * (1.0 + jnp.tanh(x)))
-
-
 def gaussian(mean: Array, std: Array) -> Distribution:
     """A diagonal Gaussian over [..., A]."""
     import distrax
