@@ -3,7 +3,7 @@
 Measurements alternate (ours, theirs, ours, ...), each in a separate process, with the sizes and
 settings of the authors on HalfCheetah's shapes. Several updates are one call in both. Medians are
 reported.
-The authors' checkouts are unmodified; see scripts/checks/compare_xqc.py for what stands in for
+The authors' checkouts are unmodified; see scripts/updates/stand_ins.py for what stands in for
 their other imports:
 
   taskset -c 1 python scripts/benchmarks/learners.py --xqc xqc \\
@@ -103,7 +103,7 @@ def theirs_xqc(checkout: str, calls: int) -> dict[str, Any]:
     """The authors' XQC."""
     import numpy as np
 
-    from scripts.checks import compare_xqc
+    from scripts.updates import compare_xqc
 
     sizes = compare_xqc.Sizes(*SIZE, (256,) * 4, (512,) * 4)
     learner = compare_xqc.their_learner(Path(checkout), 10**6, {}, sizes)

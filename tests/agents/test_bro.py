@@ -1,6 +1,6 @@
 """BRO against float64 written from the paper, with its own networks.
 
-scripts/checks/compare_bro.py compares it with the authors' code.
+scripts/updates/compare_bro.py compares it with the authors' code.
 """
 
 from __future__ import annotations

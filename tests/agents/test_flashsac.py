@@ -1,6 +1,6 @@
 """FlashSAC against float64 written from the paper and the authors' code, with its own networks.
 
-scripts/checks/compare_flashsac.py compares it with the authors' code itself.
+scripts/updates/compare_flashsac.py compares it with the authors' code itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """MPO against float64 written from the papers and Acme's settings, with networks of its own.
 
-scripts/checks/compare_mpo.py compares it with Acme's code.
+scripts/updates/compare_mpo.py compares it with Acme's code.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """SimbaV2 against float64 written from the paper, with its own networks.
 
-scripts/checks/compare_simbav2.py compares it with the authors' code.
+scripts/updates/compare_simbav2.py compares it with the authors' code.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """TD7 against float64 written from the paper and its authors' code, with its own networks.
 
-scripts/checks/compare_td7.py compares it with the authors' code.
+scripts/updates/compare_td7.py compares it with the authors' code.
 """
 
 from __future__ import annotations

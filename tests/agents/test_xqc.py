@@ -1,6 +1,6 @@
 """XQC against float64 written from the paper and the authors' description, with its own networks.
 
-scripts/checks/compare_xqc.py compares it with the authors' code.
+scripts/updates/compare_xqc.py compares it with the authors' code.
 """
 
 from __future__ import annotations

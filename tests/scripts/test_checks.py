@@ -26,10 +26,8 @@ from rljax.analysis.diagnosis import RunFinding
 from rljax.learning import registry
 from scripts.checks import (
     compare_early_bc,
-    compare_famo2o,
     compare_hindsight,
     compare_returns,
-    compare_tqc,
     compare_updates,
     diagnose_runs,
     revisions,
@@ -44,6 +42,7 @@ from scripts.faults import (
     kill_runs,
     random_commands,
 )
+from scripts.updates import compare_famo2o, compare_tqc
 from tests.helpers import run_folders
 
 ROOT = Path(__file__).parents[2]

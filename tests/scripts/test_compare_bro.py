@@ -11,7 +11,7 @@ import pytest
 
 from rljax.agent import EnvSpec
 from rljax.agents import bro
-from scripts.checks import compare_bro
+from scripts.updates import compare_bro
 
 SPEC = EnvSpec("test/Example-v0", (compare_bro.OBSERVATION,), compare_bro.ACTION)
 CONFIG = bro.Config(hidden=(8,), critic_hidden=(6, 6), quantiles=4)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from rljax.agents import flashsac
-from scripts.checks import compare_flashsac
-from scripts.checks.authors import flashsac as peer
+from scripts.updates import authors_flashsac as peer
+from scripts.updates import compare_flashsac
 
 SIZES: dict[str, Any] = {"hidden": (4, 4), "critic_hidden": (3,), "bins": 5, "expansion": 2}
 

@@ -11,7 +11,7 @@ import pytest
 
 from rljax.agent import EnvSpec
 from rljax.agents import mpo
-from scripts.checks import compare_mpo
+from scripts.updates import compare_mpo
 
 SPEC = EnvSpec("test/Example-v0", (compare_mpo.OBSERVATION,), compare_mpo.ACTION)
 TORSO = "feedforward_mlp_torso/~/"

@@ -10,8 +10,7 @@ import pytest
 
 from rljax.agent import EnvSpec
 from rljax.agents import simbav2
-from scripts.checks import compare_simbav2
-from scripts.checks.authors import stand_ins, times
+from scripts.updates import compare_simbav2, stand_ins, times
 
 SPEC = EnvSpec("test/Example-v0", (compare_simbav2.OBSERVATION,), compare_simbav2.ACTION)
 

@@ -11,8 +11,8 @@ import pytest
 
 from rljax.agent import EnvSpec
 from rljax.agents import td7
-from scripts.checks import compare_td7
-from scripts.checks.compare_td7 import ACTIONS, ACTOR, CAPACITY, CRITICS, PAIR, ROWS, STATE
+from scripts.updates import compare_td7
+from scripts.updates.compare_td7 import ACTIONS, ACTOR, CAPACITY, CRITICS, PAIR, ROWS, STATE
 
 SPEC = EnvSpec("test/Example-v0", (compare_td7.OBSERVATIONS,), ACTIONS)
 

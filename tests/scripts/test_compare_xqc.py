@@ -12,9 +12,9 @@ import pytest
 
 from rljax.agent import EnvSpec
 from rljax.agents import xqc
-from scripts.checks import compare_xqc
+from scripts.updates import compare_xqc, shared
 
-SPEC = EnvSpec("test/Example-v0", (compare_xqc.OBSERVATION,), compare_xqc.ACTION)
+SPEC = EnvSpec("test/Example-v0", (shared.OBSERVATION,), shared.ACTION)
 
 
 def theirs(network: Any, number: int, critic: bool) -> SimpleNamespace:
@@ -50,9 +50,9 @@ def theirs(network: Any, number: int, critic: bool) -> SimpleNamespace:
 
 @pytest.mark.slow
 def test_their_numbers_come_under_our_names() -> None:
-    config = xqc.Config(hidden=compare_xqc.ACTOR, critic_hidden=compare_xqc.CRITIC)
+    config = xqc.Config(hidden=shared.ACTOR, critic_hidden=shared.CRITIC)
     one, other = (xqc.init(jax.random.key(seed), SPEC, config) for seed in range(2))
-    for name, hidden in (("actor", compare_xqc.ACTOR), ("critic", compare_xqc.CRITIC)):
+    for name, hidden in (("actor", shared.ACTOR), ("critic", shared.CRITIC)):
         source = getattr(one, name).parameters
         model = theirs(source, len(hidden), name == "critic")
         copy = compare_xqc.like(getattr(other, name).parameters, model, hidden)
@@ -61,16 +61,16 @@ def test_their_numbers_come_under_our_names() -> None:
 
 
 def test_batches_have_ends_and_their_names() -> None:
-    first, second = compare_xqc.batches(2)
-    assert 0 < np.sum(first.terminated) < compare_xqc.BATCH
+    first, second = shared.batches(2)
+    assert 0 < np.sum(first.terminated) < shared.BATCH
     assert not np.array_equal(first.reward, second.reward)
     batch = compare_xqc.theirs(first)
-    assert batch.observations.shape == (1, 1, compare_xqc.BATCH, compare_xqc.OBSERVATION)
+    assert batch.observations.shape == (1, 1, shared.BATCH, shared.OBSERVATION)
     np.testing.assert_array_equal(batch.masks[0, 0], 1.0 - first.terminated)
 
 
 def test_noise_is_the_same_for_all_keys() -> None:
-    with compare_xqc.fixed_noise():
+    with shared.fixed_noise():
         one, other = (jax.random.normal(jax.random.key(seed), (3,)) for seed in range(2))
     np.testing.assert_array_equal(one, other)
     assert not np.array_equal(one, jax.random.normal(jax.random.key(0), (3,)))
@@ -78,5 +78,5 @@ def test_noise_is_the_same_for_all_keys() -> None:
 
 def test_distances_are_relative_to_the_way() -> None:
     before, after, other = ({"x": np.array([x, 0.0])} for x in (1.0, 3.0, 3.2))
-    assert compare_xqc.distance(before, after, other) == pytest.approx(0.2 / 2.2)
-    assert compare_xqc.relative(1.0, 2.0) == 0.5
+    assert shared.distance(before, after, other) == pytest.approx(0.2 / 2.2)
+    assert shared.relative(1.0, 2.0) == 0.5

@@ -2,7 +2,7 @@
 noise.
 
   python -m venv peer && peer/bin/pip install jax==0.10.2 flax distrax dm-haiku rlax tfp-nightly
-  PYTHONPATH=. peer/bin/python scripts/checks/compare_mpo.py --peer acme \
+  PYTHONPATH=. peer/bin/python scripts/updates/compare_mpo.py --peer acme \
       --output results/checks/references/mpo.json
 
 The folder `acme` has google-deepmind/acme of GitHub at 770bc75. Its learner and its networks are
@@ -32,7 +32,7 @@ from rljax.agent import EnvSpec, Transition
 from rljax.agents import mpo
 from rljax.networks.optimisation.duals import Duals
 from scripts.checks.compare_updates import given_noise
-from scripts.checks.compare_xqc import distance, relative
+from scripts.updates.shared import distance, relative
 
 OBSERVATION, ACTION, BATCH = 5, 3, 32
 HIDDEN, CRITIC = (24, 16, 16), (32, 24, 16)

@@ -1,11 +1,11 @@
 """CrossQ's updates beside those of its authors' unmodified code: the same first parameters, batches
 and noise.
 
-  python scripts/checks/compare_crossq.py --peer CrossQ --output crossq.json
+  python scripts/updates/compare_crossq.py --peer CrossQ --output crossq.json
 
 The folder `CrossQ` has adityab/CrossQ of GitHub at a318a26. Their networks and their updates of
 critics, actor and temperature are imported as they are. Stable-Baselines3, which these do not use,
-is left out, and the distributions are those of distrax: see `compare_xqc`. A second case begins
+is left out, and the distributions are those of distrax: see `stand_ins`. A second case begins
 after 100,000 passes, where batch renormalisation takes over.
 """
 
@@ -31,9 +31,8 @@ from flax.training.train_state import TrainState
 from rljax.agent import EnvSpec
 from rljax.agents import crossq
 from rljax.networks import Network
-from scripts.checks import compare_xqc
-from scripts.checks.authors import stand_ins
-from scripts.checks.compare_xqc import ACTION, ACTOR, BATCH, CRITIC, OBSERVATION, distance, exact
+from scripts.updates import shared, stand_ins
+from scripts.updates.shared import ACTION, ACTOR, BATCH, CRITIC, OBSERVATION, distance, exact
 
 CASES = {"plain": 0, "renormalised": 100_000}  # passes in training mode before the first update
 RATE, MOMENTUM, DISCOUNT, DELAY = 1e-3, 0.5, 0.99, 3  # of their train.py
@@ -163,9 +162,9 @@ def compared(peer: Path, updates: int, passes: int) -> dict[str, float]:
         state = state.replace(**{name: trained})
     first, losses = state, {"critic": 0.0, "actor": 0.0}
     update, key = jax.jit(crossq.update), jax.random.key(0)
-    with their_code(peer) as code, compare_xqc.fixed_noise():
+    with their_code(peer) as code, shared.fixed_noise():
         learner, sac = their_learner(code, state), code["sac.sac"].SAC
-        for step, batch in enumerate(compare_xqc.batches(updates)):
+        for step, batch in enumerate(shared.batches(updates)):
             batch = exact(batch)
             state, metrics = update(state, batch, key, step, config)
             rows = (batch.observation, batch.action, batch.next_observation, batch.reward)
@@ -175,14 +174,14 @@ def compared(peer: Path, updates: int, passes: int) -> dict[str, float]:
                 True, False, False, *learner_states, *rows, ends, key
             )
             learner = learner._replace(critic=critic)
-            off = compare_xqc.relative(metrics["critic/loss"], info["critic_loss"])
+            off = shared.relative(metrics["critic/loss"], info["critic_loss"])
             losses["critic"] = max(losses["critic"], off)
             if (step + 1) % DELAY == 0:
                 actor, _, loss, _, entropy = sac.update_actor(*learner, batch.observation, key)
                 alpha, _ = sac.update_temperature(-float(ACTION), learner.temperature, entropy)
                 learner = learner._replace(actor=actor, temperature=alpha)
                 ours = metrics["actor/loss"]
-                off = compare_xqc.relative(getattr(ours, "value", ours), loss)
+                off = shared.relative(getattr(ours, "value", ours), loss)
                 losses["actor"] = max(losses["actor"], off)
     differences = {f"{name} loss": off for name, off in losses.items()}
     for name, hidden in (("actor", ACTOR), ("critic", CRITIC)):
@@ -192,7 +191,7 @@ def compared(peer: Path, updates: int, passes: int) -> dict[str, float]:
         differences[name] = distance(before[0], end[0], other.params)
         differences[f"{name} statistics"] = distance(before[1], end[1], other.batch_stats)
     log_alpha = learner.temperature.params["log_ent_coef"]
-    off = compare_xqc.relative(state.log_temperature.parameters, log_alpha)
+    off = shared.relative(state.log_temperature.parameters, log_alpha)
     return differences | {"log temperature": off}
 
 

@@ -1,7 +1,7 @@
 """XQC's updates beside those of the authors' unmodified learner: the same first parameters,
 batches and noise.
 
-  python scripts/checks/compare_xqc.py --peer xqc --output results/checks/references/xqc.json
+  python scripts/updates/compare_xqc.py --peer xqc --output results/checks/references/xqc.json
 
 The folder `xqc` has danielpalenicek/xqc of GitHub at 9a6832b. Their learner is imported as it is;
 the distributions of TensorFlow Probability, which the newest JAX cannot import, are those of
@@ -13,13 +13,11 @@ actor and critic see the same noise in each update. What is left is arithmetic.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -28,10 +26,20 @@ import numpy as np
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import xqc
 from rljax.networks import Network
-from scripts.checks.authors import stand_ins
+from scripts.updates import stand_ins
+from scripts.updates.shared import (
+    ACTION,
+    ACTOR,
+    BATCH,
+    CRITIC,
+    OBSERVATION,
+    batches,
+    distance,
+    exact,
+    fixed_noise,
+    relative,
+)
 
-OBSERVATION, ACTION, BATCH = 5, 2, 32
-ACTOR, CRITIC = (16, 16), (24, 24, 24)
 CASES: dict[str, dict[str, Any]] = {
     "XQC": {},
     "their CrossQ": {"value_head": "squared", "norm_place": "after", "unit_norm": False},
@@ -60,38 +68,6 @@ class Batch(NamedTuple):
     masks: Any
     next_observations: Any
     discount: Any
-
-
-def batches(updates: int) -> list[Transition]:
-    """Batches of random transitions."""
-    generator = np.random.Generator(np.random.PCG64(0))
-
-    def normal(*shape: int) -> Any:
-        return generator.normal(size=(BATCH, *shape)).astype(np.float32)
-
-    return [
-        Transition(
-            observation=normal(OBSERVATION) * 3.0 + 1.0,
-            action=np.tanh(normal(ACTION)),  # pyright: ignore[reportArgumentType]
-            reward=normal(),
-            terminated=generator.random(BATCH) < 0.2,  # pyright: ignore[reportArgumentType]
-            truncated=np.zeros(BATCH, bool),  # pyright: ignore[reportArgumentType]
-            next_observation=normal(OBSERVATION) * 3.0 + 1.0,
-        )
-        for _ in range(updates)
-    ]
-
-
-@contextlib.contextmanager
-def fixed_noise() -> Iterator[None]:
-    """Inside, JAX's normal numbers are those of NumPy's seed 1, whatever the key."""
-
-    def normal(key: Any, shape: Any = (), *_: Any, **__: Any) -> Any:
-        size = int(np.prod(shape))
-        return jnp.asarray(np.random.RandomState(1).normal(size=size)).reshape(shape)
-
-    with mock.patch.object(jax.random, "normal", normal):
-        yield
 
 
 def their_learner(
@@ -234,11 +210,6 @@ def compared(peer: Path, updates: int, changes: Mapping[str, Any]) -> dict[str, 
     return found
 
 
-def exact(tree: Any) -> Any:
-    """A tree whose float32 are float64."""
-    return jax.tree.map(lambda x: x.astype(np.float64) if x.dtype == np.float32 else x, tree)
-
-
 def theirs(batch: Transition) -> Any:
     """A batch in the order of their buffer: seeds, updates, rows."""
     fields = {
@@ -251,19 +222,6 @@ def theirs(batch: Transition) -> Any:
     }
     fields = {name: np.asarray(x, np.float64)[None, None] for name, x in fields.items()}
     return Batch(**fields)
-
-
-def relative(one: Any, other: Any) -> float:
-    """The difference relative to `other`."""
-    return float(np.abs(one - other) / max(float(np.abs(other)), 1e-2))
-
-
-def distance(before: Any, after: Any, other: Any) -> float:
-    """How far parameters lie apart, relative to how far the others have moved."""
-    parts = [
-        np.concatenate([np.ravel(x) for x in jax.tree.leaves(t)]) for t in (before, after, other)
-    ]
-    return float(np.linalg.norm(parts[1] - parts[2]) / np.linalg.norm(parts[2] - parts[0]))
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 from the same parameters, on the same batches and with the same noise.
 
   python -m venv peer && peer/bin/pip install sbx-rl==0.28.0 distrax==0.1.9
-  PYTHONPATH=. peer/bin/python scripts/checks/compare_tqc.py \
+  PYTHONPATH=. peer/bin/python scripts/updates/compare_tqc.py \
       --output results/checks/references/tqc.json
 
 The settings are SBX's defaults: two critics of 25

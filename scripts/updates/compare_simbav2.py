@@ -1,7 +1,7 @@
 """SimbaV2's updates beside those of the authors' unmodified code: the same first parameters,
 batches and noise.
 
-  python scripts/checks/compare_simbav2.py --peer simbav2 \
+  python scripts/updates/compare_simbav2.py --peer simbav2 \
       --output results/checks/references/simbav2.json
 
 The folder `simbav2` has DAVIAN-Robotics/SimbaV2 of GitHub at 86899c2. Their networks and update are
@@ -32,9 +32,9 @@ import numpy as np
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import simbav2
 from rljax.networks import Network
-from scripts.checks.authors import stand_ins
-from scripts.checks.authors import times as timing
-from scripts.checks.compare_xqc import (
+from scripts.updates import stand_ins
+from scripts.updates import times as timing
+from scripts.updates.shared import (
     ACTION,
     BATCH,
     OBSERVATION,

@@ -3,7 +3,7 @@ from the same parameters, on the same rows and with the same noise.
 
   git clone https://github.com/sfujim/TD7 && git -C TD7 checkout c1c280d
   python -m venv peer && peer/bin/pip install torch jax flax optax distrax
-  PYTHONPATH=. peer/bin/python scripts/checks/compare_td7.py --peer TD7 \
+  PYTHONPATH=. peer/bin/python scripts/updates/compare_td7.py --peer TD7 \
       --updates 520 --output results/checks/references/td7.json
 
 All is in float64, and the networks have a few units. Targets are copied after 250 and after 500
@@ -31,8 +31,8 @@ from rljax.agent import EnvSpec, Step
 from rljax.agents import td7
 from rljax.buffers.prioritised import Pending, Priorities
 from rljax.networks.optimisation.assessment import Assessment
-from scripts.checks.compare_tqc import apart
 from scripts.checks.compare_updates import given_noise
+from scripts.updates.compare_tqc import apart
 
 OBSERVATIONS, ACTIONS, BATCH = 5, 2, 32
 ROWS, CAPACITY = 200, 350  # at first, and at most

@@ -1,7 +1,7 @@
 """BRO's updates beside those of the authors' unmodified learner: the same first parameters,
 batches and noise.
 
-  python scripts/checks/compare_bro.py --peer bro --output results/checks/references/bro.json
+  python scripts/updates/compare_bro.py --peer bro --output results/checks/references/bro.json
 
 The folder `bro` has naumix/BiggerRegularizedOptimistic of GitHub at 5870a13. Their learner is
 imported as it is, in float64 as ours; distributions are those of distrax. Every normal number is
@@ -29,10 +29,10 @@ import numpy as np
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import bro
 from rljax.networks import Network
-from scripts.checks.authors import stand_ins
-from scripts.checks.authors import times as timing
-from scripts.checks.compare_simbav2 import apart
-from scripts.checks.compare_xqc import (
+from scripts.updates import stand_ins
+from scripts.updates import times as timing
+from scripts.updates.compare_simbav2 import apart
+from scripts.updates.shared import (
     ACTION,
     BATCH,
     OBSERVATION,

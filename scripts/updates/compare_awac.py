@@ -2,7 +2,7 @@
 noise.
 
   python -m venv peer && peer/bin/pip install torch jax==0.10.2 flax optax distrax
-  PYTHONPATH=. peer/bin/python scripts/checks/compare_awac.py --peer CORL \
+  PYTHONPATH=. peer/bin/python scripts/updates/compare_awac.py --peer CORL \
       --output results/checks/references/awac.json
 
 The folder `CORL` has tinkoff-ai/CORL of GitHub at 6afec90. The classes of its
@@ -27,7 +27,7 @@ import numpy as np
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import awac
 from scripts.checks.compare_updates import given_noise
-from scripts.checks.compare_xqc import distance, relative
+from scripts.updates.shared import distance, relative
 
 OBSERVATION, ACTION, BATCH, WIDTH = 5, 3, 32, 24
 SPREAD = 30.0  # of the critics' last weights, so that advantages and weights differ much

@@ -1,9 +1,9 @@
 """Updates of FlashSAC's unmodified agent (PyTorch), in float64.
 
-  peer/bin/python scripts/checks/authors/flashsac.py FlashSAC inputs.npz outputs.npz
+  peer/bin/python scripts/updates/authors_flashsac.py FlashSAC inputs.npz outputs.npz
 
 The folder `FlashSAC` has Holiday-Robot/FlashSAC of GitHub at 87edc90. Python needs PyTorch and
-Gymnasium, and no rljax: scripts/checks/compare_flashsac.py calls this file. `inputs.npz` has the
+Gymnasium, and no rljax: scripts/updates/compare_flashsac.py calls this file. `inputs.npz` has the
 settings, the batches and the noise of actions; `outputs.npz` gets the first and the last
 parameters and statistics, and the losses of each update.
 

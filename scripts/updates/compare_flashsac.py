@@ -2,11 +2,11 @@
 parameters, batches and noise, in float64.
 
   python -m venv peer && peer/bin/pip install torch==2.14.1 gymnasium
-  python scripts/checks/compare_flashsac.py --peer FlashSAC --python peer/bin/python \
+  python scripts/updates/compare_flashsac.py --peer FlashSAC --python peer/bin/python \
       --output results/checks/references/flashsac.json
 
 The folder `FlashSAC` has Holiday-Robot/FlashSAC of GitHub at 87edc90. Their agent is run by
-scripts/checks/authors/flashsac.py, which is called from here. Both begin from their parameters,
+scripts/updates/authors_flashsac.py, which is called from here. Both begin from their parameters,
 which are moved a little first, so that targets differ from critics. With `--seconds`, the time of
 updates at their sizes is measured instead, of both in turns; `taskset -c 0` before the command
 keeps both on one core.
@@ -33,13 +33,13 @@ from rljax.buffers import RewardScale
 from rljax.buffers.storage.reward_scales import SeenReturns
 from rljax.networks import Network
 from scripts.checks.compare_updates import given_noise
-from scripts.checks.compare_xqc import distance, exact, relative
+from scripts.updates.shared import distance, exact, relative
 
 OBSERVATION, ACTION = 17, 6  # those of HalfCheetah
 ENDS = 0.2  # share of rows that end an episode
 FIRST = 4  # updates that are not measured: programs are compiled in them
 STREAM = (400, 3)  # steps and environments of rewards
-PEER = Path(__file__).parent / "authors" / "flashsac.py"
+PEER = Path(__file__).with_name("authors_flashsac.py")
 LOSSES = ("actor/loss", "actor/entropy", "critic/loss", "temperature/loss")
 # Batch, our settings, and theirs.
 CASES: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {

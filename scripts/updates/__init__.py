@@ -1,0 +1,1 @@
+"""Updates of our agents beside those of their authors' code."""

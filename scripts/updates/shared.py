@@ -1,0 +1,67 @@
+"""What comparisons of updates share: sizes, batches, noise, and how differences are measured."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.agent import Transition
+
+OBSERVATION, ACTION, BATCH = 5, 2, 32
+ACTOR, CRITIC = (16, 16), (24, 24, 24)
+
+
+def batches(updates: int) -> list[Transition]:
+    """Batches of random transitions."""
+    generator = np.random.Generator(np.random.PCG64(0))
+
+    def normal(*shape: int) -> Any:
+        return generator.normal(size=(BATCH, *shape)).astype(np.float32)
+
+    return [
+        Transition(
+            observation=normal(OBSERVATION) * 3.0 + 1.0,
+            action=np.tanh(normal(ACTION)),  # pyright: ignore[reportArgumentType]
+            reward=normal(),
+            terminated=generator.random(BATCH) < 0.2,  # pyright: ignore[reportArgumentType]
+            truncated=np.zeros(BATCH, bool),  # pyright: ignore[reportArgumentType]
+            next_observation=normal(OBSERVATION) * 3.0 + 1.0,
+        )
+        for _ in range(updates)
+    ]
+
+
+@contextlib.contextmanager
+def fixed_noise() -> Iterator[None]:
+    """Inside, JAX's normal numbers are those of NumPy's seed 1, whatever the key."""
+
+    def normal(key: Any, shape: Any = (), *_: Any, **__: Any) -> Any:
+        size = int(np.prod(shape))
+        return jnp.asarray(np.random.RandomState(1).normal(size=size)).reshape(shape)
+
+    with mock.patch.object(jax.random, "normal", normal):
+        yield
+
+
+def exact(tree: Any) -> Any:
+    """A tree whose float32 are float64."""
+    return jax.tree.map(lambda x: x.astype(np.float64) if x.dtype == np.float32 else x, tree)
+
+
+def relative(one: Any, other: Any) -> float:
+    """The difference relative to `other`."""
+    return float(np.abs(one - other) / max(float(np.abs(other)), 1e-2))
+
+
+def distance(before: Any, after: Any, other: Any) -> float:
+    """How far parameters lie apart, relative to how far the others have moved."""
+    parts = [
+        np.concatenate([np.ravel(x) for x in jax.tree.leaves(t)]) for t in (before, after, other)
+    ]
+    return float(np.linalg.norm(parts[1] - parts[2]) / np.linalg.norm(parts[2] - parts[0]))
