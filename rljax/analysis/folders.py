@@ -123,6 +123,11 @@ def read(folder: Path) -> RunRecord:
             stacklevel=2,
         )
     run = RunRecord(folder, config, summary, {len(record["returns"]) for record in evaluations})
+    if not records.is_intact(summary):
+        warnings.warn(
+            f"summary.json of '{folder}' is not as the run wrote it: speed and times may be wrong.",
+            stacklevel=2,
+        )
     if not summary and max(record["step"] for record in evaluations) >= run.budget:
         warnings.warn(
             f"'{folder}' has no summary.json, though its evaluations reach its last step: speed "

@@ -87,9 +87,9 @@ class Recorder:
             logger.film(path, step)
 
     def summary(self, summary: Mapping[str, Any]) -> None:
-        """Write summary.json, atomically."""
+        """Write summary.json with its checksum, atomically."""
         if self._out is not None:
-            write_json(self._out / SUMMARY, summary)
+            write_json(self._out / SUMMARY, {**summary, "checksum": _checksum(summary)})
         for logger in self._loggers:
             logger.summary(summary)
 
@@ -266,6 +266,16 @@ def read_summary(folder: Path) -> dict[str, Any]:
         raise ValueError(
             f"the {error} in '{folder}'. Delete that file: the run writes it again."
         ) from None
+
+
+def is_intact(summary: Mapping[str, Any]) -> bool:
+    """Whether a summary.json has the numbers that the run wrote, as far as it says."""
+    others = {name: value for name, value in summary.items() if name != "checksum"}
+    return summary.get("checksum", _checksum(others)) == _checksum(others)
+
+
+def _checksum(summary: Mapping[str, Any]) -> int:
+    return zlib.crc32(dumps(summary).encode())
 
 
 def find(paths: Sequence[Path]) -> list[Path]:

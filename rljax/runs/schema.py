@@ -91,5 +91,6 @@ RESULTS = {
     ),
     "random_return": NUMBER | NULL,
     "cost_limit": NUMBER,
+    "checksum": WHOLE,
     "seconds": object_of(dict.fromkeys(("training", "stepping", "evaluating"), NUMBER | NULL)),
 }

@@ -166,6 +166,18 @@ def test_a_missing_summary_of_a_complete_run_is_warned_of(tmp_path):
         folders.read(path)
 
 
+@pytest.mark.parametrize("changes", [{"wall_seconds": 0}, {"steps_per_second": None}])
+def test_a_changed_summary_is_warned_of(tmp_path, changes):
+    path = run_folders.write(tmp_path / "a", seeds=(0,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        folders.read(path)
+    written = json.loads((path / "summary.json").read_text()) | changes
+    (path / "summary.json").write_text(json.dumps(written))
+    with pytest.warns(UserWarning, match=r"summary\.json of '.*a' is not as the run wrote it"):
+        folders.read(path)
+
+
 def test_a_learner_that_the_run_does_not_have_is_refused(tmp_path):
     path = run_folders.write(tmp_path / "a", seeds=(0,))
     file = path / "evaluations.jsonl"

@@ -30,6 +30,10 @@ def opened(path: Path) -> Iterator[Archive]:
             if twice:
                 names = ", ".join(map(repr, twice[:3]))
                 raise text.broken(path, KIND, f"it holds {names} more than once")
+            for info in archive.infolist():
+                if info.comment:  # which may have swallowed the entry of the next array
+                    raise text.broken(path, KIND, f"{info.filename!r} has a comment")
+                archive.open(info).close()  # its name stands in two places, which must agree
         yield Archive(path, archive)
 
 

@@ -187,6 +187,30 @@ def twice(path: Path) -> None:
         archive.writestr("rewards.npy", content)
 
 
+def entries(content: bytes) -> tuple[int, int, int]:
+    """Where the last two entries of an archive's list begin, and where the list ends."""
+    last = content.rindex(b"PK\x01\x02")
+    return content.rindex(b"PK\x01\x02", 0, last), last, content.rindex(b"PK\x05\x06")
+
+
+def swallowed(path: Path) -> None:
+    """The last array is the comment of the one before it."""
+    npz(path, WHOLE)
+    content = bytearray(path.read_bytes())
+    first, last, end = entries(content)
+    content[first + 32 : first + 34] = (end - last).to_bytes(2, "little")
+    path.write_bytes(content)
+
+
+def renamed(path: Path) -> None:
+    """The list has another name for an array than the array itself."""
+    npz(path, WHOLE)
+    content = bytearray(path.read_bytes())
+    _, last, _ = entries(content)
+    content[last + 46] ^= 1
+    path.write_bytes(content)
+
+
 def beside(path: Path, text: str) -> None:
     npz(path, WHOLE)
     path.with_name(path.name + ".json").write_text(text)
@@ -204,6 +228,8 @@ ARCHIVES: dict[str, Callable[[Path], Any]] = {
     ),
     "long metadata": lambda p: npz(p, WHOLE | metadata(" " * (1 << 24) + "{}")),
     "an array twice": twice,
+    "an array as a comment": swallowed,
+    "an array with two names": renamed,
     **{kind: lambda p, x=x: p.write_bytes(x) for kind, x in CONTENTS.items()},
     **{kind: lambda p, x=x: archive_of(p, members(rewards=x)) for kind, x in REWARDS.items()},
     **{kind: lambda p, x=x: npz(p, WHOLE | x) for kind, x in CHANGES.items()},
