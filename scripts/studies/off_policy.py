@@ -35,6 +35,7 @@ class Cell(NamedTuple):
 
 
 SMALL: dict[str, Any] = {"hidden": (64, 64), "critic_hidden": (64, 64)}
+WIDE: dict[str, Any] = {"hidden": (64,) * 3, "encoder_hidden": (64, 64), "embedding_size": 64}
 DEEP: dict[str, Any] = {"hidden": (64,) * 4, "critic_hidden": (128,) * 4}
 CELLS = {
     "sac": Cell("SAC, layers of 256", "sac", {}),
@@ -43,6 +44,10 @@ CELLS = {
     "droq": Cell("DroQ", "sac", SMALL, "droq"),
     "crossq": Cell("CrossQ", "crossq", {"hidden": (64, 64), "critic_hidden": (256, 256)}),
     "xqc": Cell("XQC", "xqc", DEEP),
+    "flashsac": Cell("FlashSAC", "flashsac", {"hidden": (32, 32), "critic_hidden": (64, 64)}),
+    "simbav2": Cell("SimbaV2", "simbav2", {"hidden": (32,), "critic_hidden": (128, 128)}),
+    "bro": Cell("BRO", "bro", {"hidden": (64,), "critic_hidden": (128, 128)}, "fast"),
+    "td7": Cell("TD7", "td7", WIDE | {"checkpoints": False}),
 }
 BASE = "sac-small"
 ENVIRONMENTS = {"double_pendulum": "InvertedDoublePendulum-v5", "hopper": "Hopper-v5"}
