@@ -76,7 +76,7 @@ class Config(buffers.ReplaySettings, heads.WithCriticHead, temperatures.WithTemp
     n_step: Count = 1  # rewards in r; [2], 3 on IsaacLab
     normalise_rewards: bool = True  # by std and size of returns; [1]
     carry_rewards: bool = True  # a last one begins the next sum; [2]
-    largest_return: Positive = 5.0  # in size, after scaling; [2]
+    return_limit: Positive = 5.0  # in size, after scaling; [2]
     # Targets
     discount: Share = 0.99  # gamma; [2]
     target_rate: Share = 0.01  # rho; [2]
@@ -116,7 +116,7 @@ def experience(config: Config) -> buffers.Replay:
         return buffers.Replay.of(config, draw=draw)
     scale = buffers.RewardScale(
         discount=config.discount,
-        limit=config.largest_return,
+        limit=config.return_limit,
         carries=config.carry_rewards,
     )
     return buffers.Replay.of(config, draw=draw, rewards=scale)
