@@ -649,6 +649,7 @@ def tables() -> dict[tuple[str, str], str]:
         ("studies/offline_to_online", "small"): ways("halfcheetah-small"),
         ("studies/offline_to_online", "presets"): ways("halfcheetah-presets"),
         ("studies/combination_lock", "locks"): study("studies/combination_lock/locks"),
+        ("studies/combination_lock", "locks_10"): study("studies/combination_lock/locks_10"),
         ("studies/defaults", "reach"): study("studies/defaults/reach"),
         ("studies/memory", "chain"): study("studies/memory/chain"),
         ("studies/memory", "hidden"): study("studies/memory/hidden_velocities"),
