@@ -660,6 +660,7 @@ def tables() -> dict[tuple[str, str], str]:
         ("checks/faults", "hostile_environments"): campaign("hostile_environments"),
         ("checks/faults", "random_commands"): campaign("random_commands"),
         ("checks/references", "returns"): study("checks/references/table"),
+        ("checks/references", "hopper"): study("checks/references/hopper/table"),
         ("revisions", "revisions"): revisions(),
         ("checks/references", "updates"): updates(),
         ("checks/references", "early"): early(),
