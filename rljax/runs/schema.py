@@ -48,7 +48,10 @@ CONFIG = {
     "schedule": OBJECT | list_of(list_of(WHOLE | OBJECT)) | NULL,
     "state_bytes": WHOLE,
     **dict.fromkeys(("first_update", "num_envs"), WHOLE),
-    **dict.fromkeys(("base_digest", "command", "processor", "git_revision"), TEXT | NULL),
+    **dict.fromkeys(
+        ("base_digest", "command", "platform", "preset", "processor", "git_revision"), TEXT | NULL
+    ),
+    "precision": OBJECT | NULL,
     **dict.fromkeys(("callbacks", "loggers"), list_of(object_of(name=TEXT))),
     "resumed": list_of(object_of(step=WHOLE, command=TEXT)) | NULL,
     "versions": TEXTS | NULL,

@@ -30,6 +30,14 @@ def test_a_population_of_several_settings_and_one_seed(tmp_path):
     assert said in skipped[0][1]
 
 
+@pytest.mark.parametrize("changes", [{"preset": -1}, {"platform": []}, {"precision": "x"}])
+def test_a_run_whose_description_has_other_types_is_skipped(tmp_path, changes):
+    path = run_folders.write(tmp_path / "a", seeds=(0,))
+    records.write_json(path / "config.json", records.read_config(path) | changes)
+    _, ((_, why),) = folders.read_all([tmp_path])
+    assert f"its config.json has a '{next(iter(changes))}' that is not" in why
+
+
 def test_of_a_sweep_only_the_test_is_reported(tmp_path):
     sweep = tmp_path / "sweep"
     for place, seeds, rate in (
