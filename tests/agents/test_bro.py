@@ -194,7 +194,7 @@ class Expected:
         return metrics | {f"optimist/{name}": weight for name, weight in bounds.items()}
 
 
-@pytest.mark.slow_after(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)

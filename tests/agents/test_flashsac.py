@@ -195,7 +195,7 @@ class Expected:
         self.target = jax.tree.map(lambda new, old: 0.1 * new + 0.9 * old, self.critic, self.target)
 
 
-@pytest.mark.slow_after(1)
+@pytest.mark.slow
 def test_updates_equal_the_authors() -> None:
     """In float64, since Adam makes a step of any rounding error along a direction without slope."""
     with jax.enable_x64():

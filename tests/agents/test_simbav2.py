@@ -122,7 +122,7 @@ class Expected:
         return metrics | more | {"critic/loss": loss}
 
 
-@pytest.mark.slow_after(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)

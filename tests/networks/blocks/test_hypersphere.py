@@ -14,6 +14,7 @@ from tests.agents import hyperspheres
 KEY = jax.random.key(0)
 
 
+@pytest.mark.slow
 def test_members_of_an_ensemble_are_the_papers_networks() -> None:
     member = hypersphere.HypersphereMLP((8, 8), (3, 2))
     network = networks.create(BlockEnsemble(2, member), KEY, jnp.zeros(3), jnp.zeros(1))

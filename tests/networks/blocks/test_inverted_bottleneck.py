@@ -59,6 +59,7 @@ def test_fresh_networks_have_these_norms_only_if_asked() -> None:
         }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_members_of_an_ensemble_are_networks_of_their_own() -> None:
     member = blocks.InvertedBottleneckMLP((4,), 3, expansion=2)
     module = blocks.InvertedBottleneckEnsemble(2, member)
