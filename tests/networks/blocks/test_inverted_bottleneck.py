@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from rljax import networks
 from rljax.networks.blocks import inverted_bottleneck as blocks
