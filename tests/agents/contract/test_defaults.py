@@ -225,6 +225,7 @@ def test_defaults_learn_with_embeddings(is_offline: bool, tmp_path: Path) -> Non
     assert final(out) >= LEARNT
 
 
+@pytest.mark.learn
 @pytest.mark.parametrize(("agent", "steps"), [("bro", 3_500), ("simbav2", 7_000)])
 def test_defaults_learn_with_one_width_for_all_blocks(
     agent: str, steps: int, tmp_path: Path
@@ -234,6 +235,7 @@ def test_defaults_learn_with_one_width_for_all_blocks(
     assert final(train(agent, steps, tmp_path, config=smaller)) >= LEARNT
 
 
+@pytest.mark.learn
 def test_defaults_learn_in_residual_blocks(tmp_path: Path) -> None:
     """In blocks and batches of a quarter of the default sizes, which take hours."""
     smaller = {"hidden": (32, 32), "critic_hidden": (64, 64), "batch_size": 128}
