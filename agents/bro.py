@@ -11,8 +11,8 @@ o optimist: the Gaussian of mean m + f(s, m) and std eta d,  a^ ~ o(.|s)
   KL       = mean (sum (f(s, m) / d)^2 / 2)
   L(f)     = -mean (mean_c Q_c + beta |Q_1 - Q_2| / 2)(s, a^) + w KL
   L(alpha) = mean (-alpha (log pi(a~|s) + target_entropy))
-  L(beta)  = beta (KL / A - target_kl)
-  L(w)     = -w (KL / A - target_kl)
+  L(beta)  = beta (KL / A - kl_target)
+  L(w)     = -w (KL / A - kl_target)
 
 Actions are tanh of Gaussians. The optimist explores, pi is evaluated.
 All that is learnt begins anew after some numbers of updates.
@@ -244,7 +244,7 @@ def update(
     metrics |= more
 
     size = batch.action.shape[-1]
-    pace = TemperatureSettings.of(config, momentum=optimism.MOMENTUM)
+    pace = TemperatureSettings.of(config, temperature_momentum=optimism.MOMENTUM)
     entropy, kl = metrics["actor/entropy"], metrics["optimist/kl"]
     inputs = (state.log_temperature, entropy, size, pace)
     log_temperature, more = temperatures.step(*inputs)

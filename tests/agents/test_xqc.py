@@ -36,9 +36,12 @@ CONFIG = xqc.Config(
 KEY = jax.random.key(0)
 # So that entropy hardly weighs, and rewards keep their size.
 PROBE: dict[str, Any] = {
+    "critic_hidden": (32, 32),
     "init_temperature": 1e-3,
     "learn_temperature": False,
     "normalise_rewards": False,
+    "v_min": -15.0,
+    "v_max": 15.0,
 }
 CASES: dict[str, dict[str, Any]] = {
     "default": {},

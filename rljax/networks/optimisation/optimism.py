@@ -5,8 +5,8 @@ An optimist is an actor that stays near the policy [1].
 KL divergence of the optimist from the policy, A dimensions of an action
 beta weight of the critics' disagreement, w weight of KL in the optimist's loss
 
-  L(beta) = beta (KL / A - target_kl)
-  L(w)    = -w (KL / A - target_kl)
+  L(beta) = beta (KL / A - kl_target)
+  L(w)    = -w (KL / A - kl_target)
   beta, w = exp(low + (high - low) (1 + tanh x) / 2),  low = -10, high = 7.5
 
 Adam moves both x.
@@ -48,7 +48,7 @@ class WithOptimism:
     optimism_lr: NonNegative = 3e-5  # of Adam, for beta and w; arXiv:2405.16158
     init_optimism: Bounded = 1.0  # beta at the start; arXiv:2405.16158
     init_kl_weight: Bounded = 0.25  # w at the start; arXiv:2405.16158
-    target_kl: NonNegative = 0.05  # per dimension of an action; arXiv:2405.16158
+    kl_target: NonNegative = 0.05  # per dimension of an action; arXiv:2405.16158
     optimistic_std: Positive = 0.75  # share of the policy's std; arXiv:2405.16158
 
 
@@ -66,7 +66,7 @@ def weights(x: dict[str, Array]) -> dict[str, Array]:
 def step(weights_: Trained, kl: Array, action_size: int, settings: WithOptimism) -> Any:
     """The x [] after one step by a mean divergence [], and metrics."""
     adam = optax.adam(settings.optimism_lr, b1=MOMENTUM)
-    return weights_.step(adam, loss, kl / action_size - settings.target_kl)
+    return weights_.step(adam, loss, kl / action_size - settings.kl_target)
 
 
 def loss(x: dict[str, Array], excess: Array) -> Loss:

@@ -50,7 +50,7 @@ class TemperatureSettings(NamedTuple):
     target_entropy_share: Any = 1.0
     learn_temperature: bool = True
     temperature_loss: Form = "log_alpha"
-    momentum: Any = 0.9  # beta_1 of Adam
+    temperature_momentum: Any = 0.9  # beta_1 of Adam
 
     @classmethod
     def of(cls, config: Any, **others: Any) -> TemperatureSettings:
@@ -83,7 +83,7 @@ def step(
 ) -> tuple[Trained, Metrics]:
     """log alpha [] after one step, if it is learnt, and metrics; `config` as in `create`."""
     settings = TemperatureSettings.of(config)
-    adam = optax.adam(settings.temperature_lr, b1=settings.momentum)
+    adam = optax.adam(settings.temperature_lr, b1=settings.temperature_momentum)
     moved, metrics = log_temperature.step(adam, loss, entropy, action_size, settings)
     return (moved if settings.learn_temperature else log_temperature), metrics
 

@@ -45,11 +45,15 @@ def traced(name: str, part: str) -> list[Any]:
     return [network.params for network in networks if isinstance(network, Network)]
 
 
+SEE_EMBEDDINGS = ("td7",)  # whose second encoder has the first one's output
+
+
 @pytest.mark.parametrize("name", agents_with("encoder"))
 def test_each_network_has_the_encoder(name: str) -> None:
     params = traced(name, "encoder")
-    assert params
-    assert [x for x in params if "'encoder'" not in str(x)] == []
+    without = [x for x in params if "'encoder'" not in str(x)]
+    assert len(without) < len(params)
+    assert without == [] or name in SEE_EMBEDDINGS
 
 
 @pytest.mark.parametrize("name", agents_with("torso"))
