@@ -34,6 +34,7 @@ from rljax.agent import Array, EnvSpec, Metrics, Transition
 from rljax.networks import distributions, encoders, noise
 from rljax.networks.blocks import batch_norm
 from rljax.networks.blocks.batch_norm import MovedLoss
+from rljax.networks.blocks.ensemble import BlockEnsemble
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.optimisation import temperatures
 from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Whole, Widths
@@ -98,7 +99,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     net = batch_norm.BatchNormMLP(config.hidden, 2 * spec.action_size, *style, **after)
     actor = encoders.create(spec, encoding, net, key_actor)
     net = batch_norm.BatchNormMLP(config.critic_hidden, 1, *style, **after)
-    net = batch_norm.BatchNormEnsemble(config.num_critics, net)
+    net = BlockEnsemble(config.num_critics, net)
     critic = encoders.create(spec, encoding, net, key_critic, jnp.zeros(spec.action_shape))
     return State(
         actor=networks.trained(actor, config.actor_lr, config),

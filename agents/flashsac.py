@@ -52,6 +52,7 @@ from rljax.networks import distributions, encoders, heads, noise
 from rljax.networks.blocks import batch_norm
 from rljax.networks.blocks import inverted_bottleneck as blocks
 from rljax.networks.blocks.batch_norm import MovedLoss
+from rljax.networks.blocks.ensemble import BlockEnsemble
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.optimisation import optimisers, temperatures
 from rljax.networks.optimisation.temperatures import TemperatureSettings
@@ -111,14 +112,7 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Replay:
     """Batches of new experience."""
-    draw = buffers.draw_of(config)
-    if not config.normalise_rewards:
-        return buffers.Replay.of(config, draw=draw)
-    scale = buffers.RewardScale(
-        discount=config.discount,
-        limit=config.return_limit,
-        carries=config.carry_rewards,
-    )
+    draw, scale = buffers.draw_of(config), buffers.RewardScale.of(config)
     return buffers.Replay.of(config, draw=draw, rewards=scale)
 
 
@@ -141,7 +135,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     actor = encoders.create(spec, encoding, net, key_actor)
     size = (config.critic_hidden, heads.of_critics(config).features)
     net = blocks.InvertedBottleneckMLP(*size, *style)
-    net = blocks.InvertedBottleneckEnsemble(config.num_critics, net)
+    net = BlockEnsemble(config.num_critics, net)
     action = jnp.zeros(spec.action_shape)
     critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(

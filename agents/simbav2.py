@@ -95,13 +95,7 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Replay:
     """Batches of new experience."""
-    scale = buffers.RewardScale(
-        discount=config.discount,
-        limit=config.return_limit,
-        carries=config.carry_rewards,
-    )
-    scale = scale if config.normalise_rewards else None
-    return buffers.Replay.of(config, rewards=scale)
+    return buffers.Replay.of(config, rewards=buffers.RewardScale.of(config))
 
 
 def check(spec: EnvSpec, config: Config) -> None:

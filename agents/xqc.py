@@ -43,6 +43,7 @@ from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import distributions, encoders, heads, noise
 from rljax.networks.blocks import batch_norm
 from rljax.networks.blocks.batch_norm import MovedLoss
+from rljax.networks.blocks.ensemble import BlockEnsemble
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.optimisation import optimisers, temperatures
 from rljax.networks.optimisation.temperatures import TemperatureSettings
@@ -98,8 +99,7 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Replay:
     """Batches of new experience."""
-    scale = buffers.RewardScale(discount=config.discount, carries=config.carry_rewards)
-    return buffers.Replay.of(config, rewards=scale if config.normalise_rewards else None)
+    return buffers.Replay.of(config, rewards=buffers.RewardScale.of(config))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
@@ -123,7 +123,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     net = batch_norm.BatchNormMLP(
         config.critic_hidden, features, *style, unit_norm=config.unit_norm
     )
-    net = batch_norm.BatchNormEnsemble(config.num_critics, net)
+    net = BlockEnsemble(config.num_critics, net)
     critic = encoders.create(spec, encoding, net, key_critic, jnp.zeros(spec.action_shape))
     return State(
         actor=networks.trained(actor, config.actor_lr, config),

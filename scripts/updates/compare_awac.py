@@ -12,9 +12,8 @@ file imports, are empty here. Everything is in float64.
 
 from __future__ import annotations
 
-import argparse
+import functools
 import importlib.util
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ import numpy as np
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import awac
 from scripts.checks.compare_updates import given_noise
+from scripts.updates import shared
 from scripts.updates.shared import distance, relative
 
 OBSERVATION, ACTION, BATCH, WIDTH = 5, 3, 32, 24
@@ -199,24 +199,9 @@ def compared(module: Any, updates: int, changes: dict[str, Any]) -> dict[str, An
 
 
 def main() -> None:
-    """Compare all cases, and write what came of it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--peer", type=Path, required=True, help="CORL's checkout")
-    parser.add_argument("--updates", type=int, default=12)
-    parser.add_argument("--output", type=Path, help="the JSON file to write")
-    options = parser.parse_args()
-    jax.config.update("jax_enable_x64", True)
-    module, cases = imported(options.peer), {}
-    for name, changes in CASES.items():
-        cases[name] = compared(module, options.updates, changes)
-        print(name, json.dumps(cases[name]))
-    if options.output is not None:
-        from rljax.system.hardware import provenance
-
-        result = {"updates": options.updates, **provenance(), "cases": cases}
-        options.output.write_text(json.dumps(result, indent=1) + "\n")
+    """Compare all cases, and write the differences."""
+    options = shared.parser(__doc__).parse_args()
+    shared.report(options, CASES, functools.partial(compared, imported(options.peer)))
 
 
 if __name__ == "__main__":

@@ -11,10 +11,9 @@ after 100,000 passes, where batch renormalisation takes over.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import functools
 import importlib.util
-import json
 import sys
 import types
 from collections.abc import Iterator, Mapping
@@ -196,24 +195,9 @@ def compared(peer: Path, updates: int, passes: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Compare both cases, and write the differences."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--peer", type=Path, required=True, help="the authors' checkout")
-    parser.add_argument("--updates", type=int, default=12)
-    parser.add_argument("--output", type=Path, help="the JSON file to write")
-    options = parser.parse_args()
-    jax.config.update("jax_enable_x64", True)
-    cases = {}
-    for name, passes in CASES.items():
-        cases[name] = compared(options.peer, options.updates, passes)
-        print(name, json.dumps(cases[name]))
-    if options.output is not None:
-        from rljax.system.hardware import provenance
-
-        content = {"updates": options.updates, **provenance(), "cases": cases}
-        options.output.write_text(json.dumps(content, indent=1) + "\n")
+    """Compare all cases, and write the differences."""
+    options = shared.parser(__doc__).parse_args()
+    shared.report(options, CASES, functools.partial(compared, options.peer))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ keeps both on one core.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import subprocess
 import tempfile
@@ -33,6 +34,7 @@ from rljax.buffers import RewardScale
 from rljax.buffers.storage.reward_scales import SeenReturns
 from rljax.networks import Network
 from scripts.checks.compare_updates import given_noise
+from scripts.updates import shared
 from scripts.updates.shared import distance, exact, relative
 
 OBSERVATION, ACTION = 17, 6  # those of HalfCheetah
@@ -227,7 +229,7 @@ def compared(state: flashsac.State, arrays: Mapping[str, Any], peer: Any, config
 
 def scales(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """What our rewards are divided by after each step [T]."""
-    scale = RewardScale(discount=0.99, limit=5.0, carries=True)
+    scale = RewardScale(discount=0.99, return_limit=5.0, carry_rewards=True)
     seen, result = SeenReturns.create(1, STREAM[1]), []
     steps = [arrays[f"stream/{name}"] for name in ("reward", "terminated", "truncated")]
     observe = jax.jit(scale.observe)
@@ -269,37 +271,29 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     return {"batch": 512, "updates": options.updates, "seconds of an update": times}
 
 
+def differences(options: argparse.Namespace, updates: int, case: Any) -> dict[str, float]:
+    """Those of a case, and of its scales of rewards."""
+    batch, changes, their_changes = case
+    arrays = inputs(updates, batch, their_changes)
+    peer = theirs(options, arrays)
+    config, state = example(batch, updates, changes)
+    off = np.abs(scales(arrays) / peer["scales"] - 1.0)
+    return compared(state, arrays, peer, config) | {"scales of rewards": float(off.max())}
+
+
 def main() -> None:
     """Compare all cases, or measure, and write the result."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--peer", type=Path, required=True, help="the authors' checkout")
+    parser = shared.parser(__doc__)
     parser.add_argument("--python", required=True, help="a Python with PyTorch")
-    parser.add_argument("--updates", type=int, default=12)
     parser.add_argument("--seconds", action="store_true", help="measure the time of updates")
     parser.add_argument("--turns", type=int, default=3, help="with --seconds: of each code")
-    parser.add_argument("--output", type=Path, help="the JSON file to write")
     options = parser.parse_args()
     if options.seconds:
         result = measured(options)
         print(json.dumps(result))
+        shared.write(options.output, result)
     else:
-        jax.config.update("jax_enable_x64", True)
-        cases = {}
-        for name, (batch, changes, their_changes) in CASES.items():
-            arrays = inputs(options.updates, batch, their_changes)
-            peer = theirs(options, arrays)
-            config, state = example(batch, options.updates, changes)
-            cases[name] = compared(state, arrays, peer, config)
-            off = np.abs(scales(arrays) / peer["scales"] - 1.0)
-            cases[name]["scales of rewards"] = float(off.max())
-            print(name, json.dumps(cases[name]))
-        result = {"updates": options.updates, "cases": cases}
-    if options.output is not None:
-        from rljax.system.hardware import provenance
-
-        options.output.write_text(json.dumps(provenance() | result, indent=1) + "\n")
+        shared.report(options, CASES, functools.partial(differences, options))
 
 
 if __name__ == "__main__":

@@ -12,11 +12,9 @@ are empty. Everything is in float64. Each row has the actions of Acme's random k
 
 from __future__ import annotations
 
-import argparse
 import functools
 import importlib
 import importlib.machinery
-import json
 import sys
 import types
 from pathlib import Path
@@ -32,6 +30,7 @@ from rljax.agent import EnvSpec, Transition
 from rljax.agents import mpo
 from rljax.networks.optimisation.duals import Duals
 from scripts.checks.compare_updates import given_noise
+from scripts.updates import shared
 from scripts.updates.shared import distance, relative
 
 OBSERVATION, ACTION, BATCH = 5, 3, 32
@@ -352,24 +351,9 @@ def compared(peer: Path, updates: int, changes: dict[str, Any]) -> dict[str, Any
 
 
 def main() -> None:
-    """Compare all cases, and write what came of it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--peer", type=Path, required=True, help="Acme's checkout")
-    parser.add_argument("--updates", type=int, default=12)
-    parser.add_argument("--output", type=Path, help="the JSON file to write")
-    options = parser.parse_args()
-    jax.config.update("jax_enable_x64", True)
-    cases = {}
-    for name, changes in CASES.items():
-        cases[name] = compared(options.peer, options.updates, changes)
-        print(name, json.dumps(cases[name]))
-    if options.output is not None:
-        from rljax.system.hardware import provenance
-
-        result = {"updates": options.updates, **provenance(), "cases": cases}
-        options.output.write_text(json.dumps(result, indent=1) + "\n")
+    """Compare all cases, and write the differences."""
+    options = shared.parser(__doc__).parse_args()
+    shared.report(options, CASES, functools.partial(compared, options.peer))
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ and in turns.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import types
@@ -32,7 +32,7 @@ import numpy as np
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import simbav2
 from rljax.networks import Network
-from scripts.updates import stand_ins
+from scripts.updates import shared, stand_ins
 from scripts.updates import times as timing
 from scripts.updates.shared import (
     ACTION,
@@ -233,29 +233,13 @@ def times(module: Any) -> dict[str, float]:
 
 
 def main() -> None:
-    """Compare all cases, and write what came of it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--peer", type=Path, required=True, help="the authors' checkout")
-    parser.add_argument("--updates", type=int, default=12)
-    parser.add_argument("--times", action="store_true", help="seconds of one update instead")
-    parser.add_argument("--output", type=Path, help="the JSON file to write")
-    options = parser.parse_args()
-    cases: dict[str, Any] = {}
+    """Compare all cases, or measure, and write the differences."""
+    options = shared.timed_parser(__doc__).parse_args()
     with their_code(options.peer) as module:
         if options.times:
             print(json.dumps(times(module)))
-            return
-        jax.config.update("jax_enable_x64", True)
-        for name, changes in CASES.items():
-            cases[name] = compared(module, options.updates, changes)
-            print(name, json.dumps(cases[name]))
-    if options.output is not None:
-        from rljax.system.hardware import provenance
-
-        report = {"updates": options.updates, **provenance(), "cases": cases}
-        options.output.write_text(json.dumps(report, indent=1) + "\n")
+        else:
+            shared.report(options, CASES, functools.partial(compared, module))
 
 
 if __name__ == "__main__":

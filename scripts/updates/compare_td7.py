@@ -14,7 +14,6 @@ second part shows the same episodes to both kinds of checkpoints.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import sys
@@ -32,6 +31,7 @@ from rljax.agents import td7
 from rljax.buffers.prioritised import Pending, Priorities
 from rljax.networks.optimisation.assessment import Assessment
 from scripts.checks.compare_updates import given_noise
+from scripts.updates import shared
 from scripts.updates.compare_tqc import apart
 
 OBSERVATIONS, ACTIONS, BATCH = 5, 2, 32
@@ -299,13 +299,8 @@ def checkpoints(peer: Path, episodes: int) -> dict[str, Any]:
 
 def main() -> None:
     """Compare, and print and write by how much both differ."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--peer", type=Path, required=True, help="the authors' checkout")
-    parser.add_argument("--updates", type=int, default=520)
+    parser = shared.parser(__doc__, updates=520)
     parser.add_argument("--episodes", type=int, default=1_000)
-    parser.add_argument("--output", type=Path, help="the JSON file to write")
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     result: dict[str, Any] = {"updates": options.updates, "cases": {}}
@@ -313,8 +308,7 @@ def main() -> None:
         result["cases"][name] = compared(options.peer, options.updates, changes)
     result["checkpoints"] = checkpoints(options.peer, options.episodes)
     print(json.dumps(result, indent=1))
-    if options.output:
-        options.output.write_text(json.dumps(result, indent=1) + "\n")
+    shared.write(options.output, result)
 
 
 if __name__ == "__main__":

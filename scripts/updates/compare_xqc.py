@@ -12,7 +12,7 @@ actor and critic see the same noise in each update. What is left is arithmetic.
 
 from __future__ import annotations
 
-import argparse
+import functools
 import json
 import types
 from collections.abc import Mapping
@@ -26,7 +26,8 @@ import numpy as np
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import xqc
 from rljax.networks import Network
-from scripts.updates import stand_ins
+from scripts.updates import shared, stand_ins
+from scripts.updates import times as timing
 from scripts.updates.shared import (
     ACTION,
     ACTOR,
@@ -210,7 +211,7 @@ def compared(peer: Path, updates: int, changes: Mapping[str, Any]) -> dict[str, 
     return found
 
 
-def theirs(batch: Transition) -> Any:
+def theirs(batch: Transition, dtype: Any = np.float64) -> Any:
     """A batch in the order of their buffer: seeds, updates, rows."""
     fields = {
         "observations": batch.observation,
@@ -218,31 +219,36 @@ def theirs(batch: Transition) -> Any:
         "rewards": batch.reward,
         "masks": 1.0 - batch.terminated,
         "next_observations": batch.next_observation,
-        "discount": np.full((BATCH, 1), DISCOUNT),
+        "discount": np.full((len(batch.reward), 1), DISCOUNT),
     }
-    fields = {name: np.asarray(x, np.float64)[None, None] for name, x in fields.items()}
+    fields = {name: np.asarray(x, dtype)[None, None] for name, x in fields.items()}
     return Batch(**fields)
 
 
-def main() -> None:
-    """Compare all cases, and write what came of it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def times(peer: Path) -> dict[str, float]:
+    """The processor's seconds of one update in float32, ours and theirs, on the same batch."""
+    config = xqc.Config(rate_updates=1e6)
+    spec, batch = timing.HUMANOID, timing.random_batch(config.batch_size)
+    (width,) = spec.observation_shape
+    sizes = Sizes(width, spec.action_size, config.hidden, config.critic_hidden)
+    learner = their_learner(peer, 1_000_000, {}, sizes)
+    state = jax.jit(xqc.init, static_argnums=1)(jax.random.key(0), spec, config)
+    update, their_batch = jax.jit(xqc.update), theirs(batch, np.float32)
+    return timing.seconds_in_turns(
+        {
+            "ours": lambda: update(state, batch, jax.random.key(0), 0, config),
+            "theirs": lambda: learner.update(their_batch),
+        }
     )
-    parser.add_argument("--peer", type=Path, required=True, help="the authors' checkout")
-    parser.add_argument("--updates", type=int, default=12)
-    parser.add_argument("--output", type=Path, help="the JSON file to write")
-    options = parser.parse_args()
-    jax.config.update("jax_enable_x64", True)
-    cases = {}
-    for name, changes in CASES.items():
-        cases[name] = compared(options.peer, options.updates, changes)
-        print(name, json.dumps(cases[name]))
-    if options.output is not None:
-        from rljax.system.hardware import provenance
 
-        found = {"updates": options.updates, **provenance(), "cases": cases}
-        options.output.write_text(json.dumps(found, indent=1) + "\n")
+
+def main() -> None:
+    """Compare all cases, or measure, and write the differences."""
+    options = shared.timed_parser(__doc__).parse_args()
+    if options.times:
+        print(json.dumps(times(options.peer)))
+    else:
+        shared.report(options, CASES, functools.partial(compared, options.peer))
 
 
 if __name__ == "__main__":

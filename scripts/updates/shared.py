@@ -1,9 +1,14 @@
-"""What comparisons of updates share: sizes, batches, noise, and how differences are measured."""
+"""What comparisons of updates share: options, sizes, batches, noise, measures of differences, and
+the file of results.
+"""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -65,3 +70,47 @@ def distance(before: Any, after: Any, other: Any) -> float:
         np.concatenate([np.ravel(x) for x in jax.tree.leaves(t)]) for t in (before, after, other)
     ]
     return float(np.linalg.norm(parts[1] - parts[2]) / np.linalg.norm(parts[2] - parts[0]))
+
+
+def parser(description: str | None, updates: int = 12) -> argparse.ArgumentParser:
+    """The options that comparisons have: `peer`, `updates` and `output`."""
+    result = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    result.add_argument("--peer", type=Path, required=True, help="checkout of the other code")
+    result.add_argument("--updates", type=int, default=updates)
+    result.add_argument("--output", type=Path, help="the JSON file to write")
+    return result
+
+
+def timed_parser(description: str | None) -> argparse.ArgumentParser:
+    """The same with `times`."""
+    result = parser(description)
+    result.add_argument("--times", action="store_true", help="seconds of one update instead")
+    return result
+
+
+def report(
+    options: argparse.Namespace,
+    cases: Mapping[str, Any],
+    compared: Callable[[int, Any], Mapping[str, Any]],
+) -> None:
+    """Compare all cases in float64, print the differences, and write them.
+
+    `compared` is given a number of updates and a case.
+    """
+    jax.config.update("jax_enable_x64", True)
+    differences = {}
+    for name, case in cases.items():
+        differences[name] = compared(options.updates, case)
+        print(name, json.dumps(differences[name]))
+    write(options.output, {"updates": options.updates, "cases": differences})
+
+
+def write(path: Path | None, results: Mapping[str, Any]) -> None:
+    """Write results with versions and hardware, if there is a path."""
+    if path is None:
+        return
+    from rljax.system.hardware import provenance
+
+    path.write_text(json.dumps({**provenance(), **results}, indent=1) + "\n")

@@ -30,7 +30,7 @@ from flax import linen as nn
 
 from rljax.agent import Array, Metrics, choose
 from rljax.networks.initialisation import Initialisation
-from rljax.networks.layers import ACTIVATIONS, Activation, Dense, Module, Network, copies, joined
+from rljax.networks.layers import ACTIVATIONS, Activation, Dense, Module, Network, joined
 
 Place = Literal["before", "after"]  # of the activation
 MovedLoss = tuple[Array, tuple[Network, Metrics]]  # of a network with new statistics
@@ -122,23 +122,6 @@ class BatchNormMLP(Module):
     def project(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Parameters whose weights into each output unit have length 1, with `unit_norm`; [4]."""
         return unit_columns(params) if self.unit_norm else params
-
-
-class BatchNormEnsemble(Module):
-    """`size` independent `BatchNormMLP`s with the same inputs: to [C, ...], or [C, ..., K]."""
-
-    size: int
-    member: BatchNormMLP
-
-    @nn.compact
-    def __call__(self, *inputs: Array, train: bool = False) -> Array:
-        call = copies(lambda member, x: member(x, train=train), self.size)
-        outputs = call(self.member, joined(inputs))
-        return outputs.squeeze(-1) if self.member.features == 1 else outputs
-
-    def project(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See `BatchNormMLP.project`."""
-        return self.member.project(params)
 
 
 def joint(first: Any, second: Any) -> Any:

@@ -14,15 +14,16 @@ from rljax.networks.layers import Module, copies, joined
 class BlockEnsemble(Module):
     """`size` independent copies of a network as one batched product: to [C, ...], or [C, ..., K].
 
-    The member's `project` must treat leading axes of kernels alike.
+    A call hands its options, such as `train`, to the members. Their `project` must treat leading
+    axes of kernels alike.
     """
 
     size: int
     member: nn.Module
 
     @nn.compact
-    def __call__(self, *inputs: Array) -> Array:
-        call = copies(lambda member, x: member(x), self.size)
+    def __call__(self, *inputs: Array, **options: Any) -> Array:
+        call = copies(lambda member, x: member(x, **options), self.size)
         outputs = call(self.member, joined(inputs))
         return outputs.squeeze(-1) if outputs.shape[-1] == 1 else outputs
 

@@ -26,7 +26,7 @@ from flax import linen as nn
 
 from rljax.agent import Array
 from rljax.networks.blocks.batch_norm import BatchNorm
-from rljax.networks.layers import ACTIVATIONS, Activation, Dense, Module, RMSNorm, copies, joined
+from rljax.networks.layers import ACTIVATIONS, Activation, Dense, Module, RMSNorm, joined
 
 SMALLEST = 1e-8  # of lengths that divide; [1]
 
@@ -69,25 +69,6 @@ class InvertedBottleneckMLP(Module):
     def project(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """The parameters after `unit_layers`, with `unit_norm`."""
         return unit_layers(params) if self.unit_norm else params
-
-
-class InvertedBottleneckEnsemble(Module):
-    """`size` independent `InvertedBottleneckMLP`s with the same inputs: to [C, ...], or [C, ...,
-    K].
-    """
-
-    size: int
-    member: InvertedBottleneckMLP
-
-    @nn.compact
-    def __call__(self, *inputs: Array, train: bool = False) -> Array:
-        call = copies(lambda member, x: member(x, train=train), self.size)
-        outputs = call(self.member, joined(inputs))
-        return outputs.squeeze(-1) if self.member.features == 1 else outputs
-
-    def project(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See `InvertedBottleneckMLP.project`."""
-        return self.member.project(params)
 
 
 def normed(name: str) -> BatchNorm:

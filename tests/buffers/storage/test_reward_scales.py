@@ -53,8 +53,8 @@ def test_rewards_are_divided_by_the_scale_of_all_returns_so_far(
 ) -> None:
     scale = buffers.RewardScale(
         discount=DISCOUNTS,  # type: ignore[arg-type]
-        limit=None if limit is None else np.full(2, limit),  # type: ignore[arg-type]
-        carries=carries,
+        return_limit=None if limit is None else np.full(2, limit),  # type: ignore[arg-type]
+        carry_rewards=carries,
     )
     replay = buffers.Replay(
         replay_size=30, batch_size=4, num_envs=ENVS, num_updates=2, rewards=scale

@@ -11,6 +11,7 @@ import pytest
 
 from rljax import networks
 from rljax.networks.blocks import batch_norm
+from rljax.networks.blocks.ensemble import BlockEnsemble
 
 KEY = jax.random.key(0)
 
@@ -72,7 +73,7 @@ def test_no_gradient_passes_the_corrections_of_renormalisation() -> None:
 
 def test_members_of_an_ensemble_have_statistics_of_their_own() -> None:
     member = batch_norm.BatchNormMLP((5,), 3, unit_norm=True)
-    module = batch_norm.BatchNormEnsemble(2, member)
+    module = BlockEnsemble(2, member)
     network = networks.create(module, KEY, jnp.zeros((1, 3)), jnp.zeros((1, 1)))
     x = jnp.asarray(batches(1)[0], jnp.float32)
     outputs, moved = network.apply_mutable(x[:, :3], x[:, 3:], train=True)

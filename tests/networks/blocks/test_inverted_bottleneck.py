@@ -11,6 +11,7 @@ import pytest
 
 from rljax import networks
 from rljax.networks.blocks import inverted_bottleneck as blocks
+from rljax.networks.blocks.ensemble import BlockEnsemble
 
 KEY = jax.random.key(0)
 
@@ -63,7 +64,7 @@ def test_fresh_networks_have_these_norms_only_if_asked() -> None:
 @pytest.mark.slow
 def test_members_of_an_ensemble_are_networks_of_their_own() -> None:
     member = blocks.InvertedBottleneckMLP((4,), 3, expansion=2)
-    module = blocks.InvertedBottleneckEnsemble(2, member)
+    module = BlockEnsemble(2, member)
     network = networks.create(module, KEY, jnp.zeros((1, 3)), jnp.zeros((1, 1)))
     x = jnp.asarray(np.random.default_rng(0).normal(1.0, 3.0, (6, 4)), jnp.float32)
     outputs, moved = network.apply_mutable(x[:, :3], x[:, 3:], train=True)
