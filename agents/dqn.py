@@ -6,6 +6,7 @@ s' is k <= n steps ahead, less at an end;  R = sum_{i<k} gamma^i r_i
   a'       = argmax_a Q'(s', a), or argmax_a Q(s', a)  double [2]
   L(Q)     = sum_c mean w l(Q_c(s, a), y)  l: rljax/networks/heads; w: priorities' [4]
   Q_c(s, a) = V_c(s) + A_c(s, a) - mean_a' A_c(s, a')  dueling [3, eq. 9]
+  y, soft: rljax/networks/soft_values, with log pi(a|s) as a reward [7]
   L(alpha) = mean (H(softmax(Q(s, .) / alpha)) - target_entropy)^2  [5], its code
   Q'_c    <- (1 - rho) Q'_c + rho Q_c  every target_every-th update
 Exploration: some uniform actions, noisy weights [6], or softmax(Q / alpha) [5].
@@ -18,6 +19,7 @@ Departs from the paper: Adam, not RMSProp; V and A share all but the last layer.
 [4] Hessel et al., Rainbow, arXiv:1710.02298
 [5] Ghugare et al., Iterative Computation and RL, arXiv:2602.05999
 [6] Fortunato et al., Noisy Networks for Exploration, arXiv:1706.10295
+[7] Vieillard et al., Munchausen Reinforcement Learning, arXiv:2007.14430
 
   rljax train dqn --env CartPole-v1 --preset rainbow
 """
@@ -36,7 +38,7 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
-from rljax.networks import distributions, heads, noise, torsos
+from rljax.networks import distributions, heads, noise, soft_values, torsos
 from rljax.networks.optimisation import temperatures
 from rljax.networks.torsos import TorsoSettings
 from rljax.requirements import Count, NonNegative, Positive, Share, Widths
@@ -49,6 +51,7 @@ class Config(
     buffers.PrioritySettings,
     heads.WithDistribution,
     noise.WithEpsilon,
+    soft_values.WithMunchausen,
     torsos.WithTorso,
 ):
     """Hyperparameters."""
@@ -80,7 +83,7 @@ class Config(
     # Networks
     hidden: Widths = (120, 84)  # of the torso's parts; CleanRL
     num_critics: Count = 1  # C, of Q; 2 in [5]
-    reduction: Literal["mean", "min"] = "mean"  # over critics; [5]
+    reduction: networks.Reduction = "mean"  # over critics; [5]
     dueling: bool = False  # value and advantages; [3]
     action_input: bool = False  # actions as inputs; [5]
     activation: networks.Activation = "relu"  # of hidden layers; [1]
@@ -116,25 +119,16 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_range(config, init_temperature=(1e-6, None))
     if config.target_entropy is not None:
         agent.require_range(config, target_entropy=(0, math.log(spec.action_size)))
-    torsos.check(spec, TorsoSettings.of(config), config.hidden)
-    heads.check(heads.of_returns(config), config.num_critics)
+    head, noisy = heads.of_returns(config), config.exploration == "noisy"
+    torsos.check(spec, TorsoSettings.of(config), config.hidden, noisy=noisy)
+    torsos.check_inputs(spec, config)
+    heads.check(head, config.num_critics)
+    soft_values.check(config, config.double, config.n_step, head)
     if config.evaluation == "softmax" and config.exploration != "softmax":
         raise ValueError(
             "--config.evaluation softmax needs the temperature that "
             "--config.exploration softmax learns."
         )
-    if config.exploration == "noisy" and config.torso in torsos.THINKING:
-        raise ValueError(
-            "--config.exploration noisy is for --config.torso mlp or resnet, "
-            f"not for {config.torso}."
-        )
-    clashes = {"dueling": config.dueling, "torso drc": config.torso == "drc"}
-    for flag, clash in (clashes | {"encoder": not spec.is_vector}).items():
-        if clash and config.action_input:
-            raise ValueError(
-                f"--config.action-input does not go with --config.{flag}: "
-                "it is an input beside a vector."
-            )
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -183,7 +177,8 @@ def act(
 def values(critic: Any, observation: Any, state: State, config: Config) -> Array:
     """Q(s, .) [..., A]; small where an action is not allowed."""
     q = heads.of_returns(config).mean(outputs(critic, observation, state, config))
-    return distributions.allowed(reduced(q, config), agent.mask_of(observation))
+    q = networks.reduced(q, config.reduction)
+    return distributions.allowed(q, agent.mask_of(observation))
 
 
 def outputs(critic: Any, observation: Any, state: State, config: Config) -> Array:
@@ -193,22 +188,23 @@ def outputs(critic: Any, observation: Any, state: State, config: Config) -> Arra
     return heads.of_actions(critic(observation), heads.of_returns(config), config.dueling)
 
 
-def reduced(q: Array, config: Config) -> Array:
-    """The mean or smallest [..., A] over critics [C, ..., A]."""
-    return q.mean(axis=0) if config.reduction == "mean" else q.min(axis=0)
-
-
 # [1, algorithm 1]
 def critic_loss(critic: Any, state: State, batch: Transition, config: Config) -> Loss:
     """Error of the critics to the target."""
     head = heads.of_returns(config)
     chooser = state.critic if config.double else state.target_critic
     next_q = values(chooser, batch.next_observation, state, config)  # [B, A]
-    best = jax.nn.one_hot(next_q.argmax(axis=-1), state.spec.action_size)
+    policy = jax.nn.one_hot(next_q.argmax(axis=-1), state.spec.action_size)
+    reward, penalty = batch.reward, None
+    if config.munchausen:
+        q = values(state.target_critic, batch.observation, state, config)
+        bonus, policy, penalty = soft_values.munchausen(q, batch.action, next_q, config)
+        reward += bonus
     next_outputs = outputs(state.target_critic, batch.next_observation, state, config)
-    next_outputs = heads.of_action(reduced(next_outputs, config), best, head)  # [B (, K)]
+    next_outputs = networks.reduced(next_outputs, config.reduction)
+    next_outputs = heads.of_action(next_outputs, policy, head)  # [B (, K)]
     discount = batch.extras.get("discount", config.discount) * (1.0 - batch.terminated)
-    target = head.target(next_outputs, batch.reward, discount)
+    target = head.target(next_outputs, reward, discount, penalty)
     action = jax.nn.one_hot(batch.action, state.spec.action_size)
     if config.action_input:
         prediction = critic(batch.observation, action)  # [C, B (, K)]
@@ -217,7 +213,7 @@ def critic_loss(critic: Any, state: State, batch: Transition, config: Config) ->
         prediction = heads.of_action(prediction, action, head)
     loss = buffers.weighted(head.loss(prediction, target), batch).mean(axis=-1).sum()
     means = {"critic/q": head.mean(prediction), "critic/target": head.target_mean(target)}
-    means |= head.clipped_mass(next_outputs, batch.reward, discount)
+    means |= head.clipped_mass(next_outputs, reward, discount, penalty)
     metrics = {"critic/loss": loss} | jax.tree.map(jnp.mean, means)
     return loss, metrics | buffers.priorities(head.error(prediction, target), batch)
 

@@ -61,7 +61,7 @@ class Config(networks.WithCritics, buffers.ReplaySettings, buffers.PrioritySetti
     discount: Share = 0.99  # gamma; [1]
     target_rate: Share = 0.005  # rho; SAC
     reward_scale: Positive = 1.0  # factor on rewards; own choice
-    reduction: Literal["min", "mean"] = "min"  # over critics; mean in [2]
+    reduction: networks.Reduction = "min"  # over critics; mean in [2]
     clip_q: NonNegative | None = None  # bound of Q - Q'; None: none; 0.5 in [2]
     # Policy
     init_temperature: Temperature = 1.0  # alpha at the start; SB3, CleanRL
@@ -153,7 +153,7 @@ def most_entropy(observation: Array, action_size: int) -> Array:
 
 def soft_value(pi: distributions.Categorical, q: Array, state: State, config: Config) -> Array:
     """sum_a pi Q + alpha H(pi) [B], of values [C, B, A]."""
-    q = q.min(axis=0) if config.reduction == "min" else q.mean(axis=0)
+    q = networks.reduced(q, config.reduction)
     temperature = jnp.exp(state.log_temperature.parameters)
     return (pi.probs * q).sum(axis=-1) + temperature * pi.entropy()
 

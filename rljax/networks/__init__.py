@@ -6,6 +6,7 @@ The names of `layers` and `initialisation` are also available here: `networks.ML
 from rljax.networks.distributions import Actor
 from rljax.networks.ensembles import (
     DiscreteEnsemble,
+    Reduction,
     create_critic,
     ensemble,
     fit_bins,
@@ -13,6 +14,7 @@ from rljax.networks.ensembles import (
     member,
     members,
     outputs_and_head,
+    reduced,
     smallest,
     smallest_of_subset,
     subset,
@@ -68,6 +70,7 @@ __all__ = [
     "Network",
     "Norm",
     "Precision",
+    "Reduction",
     "Trained",
     "WithCritics",
     "WithOptimiser",
@@ -93,6 +96,7 @@ __all__ = [
     "patches",
     "polyak",
     "polyak_every",
+    "reduced",
     "smallest",
     "smallest_of_subset",
     "subset",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from rljax.networks.layers import Encoded, Ensemble, Network, create
 from rljax.networks.optimisation.trained import Trained, parameters_of
 
 T = TypeVar("T")
+Reduction = Literal["mean", "min"]  # over critics
 
 
 def ensemble(spec: EnvSpec, *arguments: Any, **options: Any) -> Ensemble:
@@ -129,6 +130,11 @@ def outputs_and_head(
 def _body(critic: Any) -> Any:
     module = getattr(critic, "module", None)  # critics may be any function
     return module.body if isinstance(module, Encoded) else module
+
+
+def reduced(values: Array, reduction: Reduction) -> Array:
+    """The mean or the smallest [...] over critics [C, ...]."""
+    return values.mean(axis=0) if reduction == "mean" else values.min(axis=0)
 
 
 def smallest(values: Array, axis: int = 0) -> Array:

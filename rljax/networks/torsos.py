@@ -120,8 +120,10 @@ class WithMemory(WithTorso, WithMemoryAlone):
     """Settings of torsos and memories: a base of an agent's Config."""
 
 
-def check(spec: EnvSpec, settings: TorsoSettings, *hidden: tuple[int, ...]) -> None:
-    """Raise `ValueError` for settings that fit no torso."""
+def check(
+    spec: EnvSpec, settings: TorsoSettings, *hidden: tuple[int, ...], noisy: bool = False
+) -> None:
+    """Raise `ValueError` for settings that fit no torso, or none with noisy weights."""
     kind, compute, grid = settings.torso, settings.compute, settings.grid
     agent.require_at_least(settings, compute=1)
     if compute > MOST_STEPS:
@@ -130,6 +132,10 @@ def check(spec: EnvSpec, settings: TorsoSettings, *hidden: tuple[int, ...]) -> N
         raise ValueError(
             f"--config.compute is {compute}, --config.torso {kind} has nothing to do more than "
             f"once. Choose one that has: --config.torso {' or '.join(THINKING)}"
+        )
+    if noisy and kind in THINKING:
+        raise ValueError(
+            f"--config.exploration noisy is for --config.torso mlp or resnet, not for {kind}."
         )
     if settings.progressive is not None:
         agent.require_range(settings, progressive=(0, 1))
@@ -187,6 +193,17 @@ def _features(spec: EnvSpec, settings: TorsoSettings) -> Any:
         return observations
     key = jax.random.key(0)
     return jax.eval_shape(lambda x: first.init_with_output(key, x)[0], observations)
+
+
+def check_inputs(spec: EnvSpec, config: Any) -> None:
+    """Raise `ValueError` if a Config wants actions as inputs where none fit."""
+    clashes = {"dueling": config.dueling, "torso drc": config.torso == "drc"}
+    for flag, clash in (clashes | {"encoder": not spec.is_vector}).items():
+        if clash and config.action_input:
+            raise ValueError(
+                f"--config.action-input does not go with --config.{flag}: "
+                "it is an input beside a vector."
+            )
 
 
 def check_memory(settings: TorsoSettings) -> None:

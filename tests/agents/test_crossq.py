@@ -23,7 +23,14 @@ CONFIG = crossq.Config(
 )
 KEY = jax.random.key(0)
 # So that entropy hardly weighs.
-PROBE: dict[str, Any] = {"init_temperature": 1e-3, "learn_temperature": False}
+PROBE: dict[str, Any] = {
+    "critic_hidden": (64, 64),
+    "critic_lr": 1e-3,
+    "batch_size": 256,
+    "renormed_after": 500,
+    "init_temperature": 1e-3,
+    "learn_temperature": False,
+}
 
 
 def example() -> tuple[EnvSpec, crossq.Config, Transition]:

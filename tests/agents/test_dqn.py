@@ -333,6 +333,12 @@ def test_refuses_continuous_actions() -> None:
             r"action-input does not go with --config\.torso drc: ",
         ),
         ({"evaluation": "softmax"}, r"evaluation softmax needs the temperature that"),
+        ({"munchausen": True, "double": True}, r"munchausen does not go with --config\.double: "),
+        ({"munchausen": True, "n_step": 3}, r"munchausen does not go with --config\.n-step: "),
+        (
+            {"munchausen": True, "distribution": "c51"},
+            r"munchausen does not go with --config\.distribution c51: choose none or quantile",
+        ),
     ],
 )
 def test_refuses_settings(changes: dict[str, Any], message: str) -> None:

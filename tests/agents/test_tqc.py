@@ -31,7 +31,14 @@ CONFIG = tqc.Config(
 )
 KEY = jax.random.key(0)
 # So that entropy hardly weighs.
-PROBE: dict[str, Any] = {"init_temperature": 1e-3, "learn_temperature": False}
+PROBE: dict[str, Any] = {
+    "critic_hidden": (64, 64),
+    "num_critics": 2,
+    "quantiles": 10,
+    "dropped_quantiles": 1,
+    "init_temperature": 1e-3,
+    "learn_temperature": False,
+}
 
 
 def example() -> tuple[EnvSpec, tqc.Config, Transition]:

@@ -399,8 +399,9 @@ def test_acting_with_other_steps_and_with_the_same(tmp_path: Path) -> None:
     actions = []
     for compute in (None, 3, 16):
         config = {} if compute is None else {"compute": compute}
-        thinker = policy.Policy(loading.load_all(out, config=config), 0)
-        logits = thinker._state.state.actor_critic.parameters.torso(jnp.eye(8))
+        thinkers = loading.load_all(out, config=config).state.state
+        first = jax.tree.map(lambda x: x[0], thinkers)
+        logits = first.actor_critic.parameters.torso(jnp.eye(8))
         actions.append(np.asarray(logits))
     np.testing.assert_array_equal(actions[0], actions[1])
     assert np.abs(actions[0] - actions[2]).max() > 0.1

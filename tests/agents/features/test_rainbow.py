@@ -1,4 +1,4 @@
-"""DQN's distributions, noisy layers and prioritised draws, against float64 NumPy."""
+"""DQN's distributions, noisy layers, prioritised draws and soft targets, against float64 NumPy."""
 
 from __future__ import annotations
 
@@ -67,15 +67,32 @@ class Reference:
             return head.loss(found, target)[0]
         return np.square(found - target)[:, 0]
 
+    def soft(
+        self, following: np.ndarray, observation: Any, action: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """sum_a pi (z(s', a) - tau log pi(a|s')) [B, K], and alpha [tau log pi(a|s)] clipped [B],
+        with the settings of arXiv:2007.14430, appendix B: 0.9, 0.03 and -1.
+        """
+        tau = 0.03
+        next_policy = softmax(self.mean(following) / tau)
+        penalised = following - tau * np.log(next_policy)[..., None]
+        policy = softmax(self.mean(self.outputs(self.target, observation)) / tau)
+        logarithm = tau * np.log(policy[np.arange(len(action)), action])
+        return (next_policy[..., None] * penalised).sum(axis=1), 0.9 * np.clip(logarithm, -1, 0)
+
     def update(self, batch: Transition, step: int) -> tuple[dict[str, float], np.ndarray]:
         """Metrics and priorities."""
         config, rows = self.config, np.arange(5)
         following = self.outputs(self.target, batch.next_observation)
         judge = self.outputs(self.critic, batch.next_observation) if config.double else following
-        following = following[rows, self.mean(judge).argmax(axis=1)]
+        reward, action = np.asarray(batch.reward, np.float64), np.asarray(batch.action)
+        if config.munchausen:
+            following, bonus = self.soft(following, batch.observation, action)
+            reward = reward + bonus
+        else:
+            following = following[rows, self.mean(judge).argmax(axis=1)]
         discount = batch.extras["discount"] if config.n_step > 1 else config.discount
         discount = np.asarray(discount) * (1.0 - np.asarray(batch.terminated, np.float64))
-        reward, action = np.asarray(batch.reward, np.float64), np.asarray(batch.action)
         if config.distribution == "c51":
             head = distributional.Categorical(config.atoms, config.v_min, config.v_max)
             target = head.projected(softmax(following), reward, discount)
@@ -122,6 +139,8 @@ CASES = {
     "quantiles": QUANTILES | {"discount": 0.8},
     "quantiles, double, dueling, n steps": QUANTILES | EVERY,
     "priorities": {"prioritised": 0.6, "loss": "squared"},
+    "munchausen, dueling": {"munchausen": True, "loss": "squared", "dueling": True},
+    "munchausen, quantiles": QUANTILES | {"munchausen": True},
 }
 
 
