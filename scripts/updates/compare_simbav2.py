@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import math
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -237,7 +236,7 @@ def main() -> None:
     options = shared.timed_parser(__doc__).parse_args()
     with their_code(options.peer) as module:
         if options.times:
-            print(json.dumps(times(module)))
+            shared.report_times(options, times(module))
         else:
             shared.report(options, CASES, functools.partial(compared, module))
 

@@ -13,7 +13,6 @@ actor and critic see the same noise in each update. What is left is arithmetic.
 from __future__ import annotations
 
 import functools
-import json
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -246,7 +245,7 @@ def main() -> None:
     """Compare all cases, or measure, and write the differences."""
     options = shared.timed_parser(__doc__).parse_args()
     if options.times:
-        print(json.dumps(times(options.peer)))
+        shared.report_times(options, times(options.peer))
     else:
         shared.report(options, CASES, functools.partial(compared, options.peer))
 

@@ -107,6 +107,13 @@ def report(
     write(options.output, {"updates": options.updates, "cases": differences})
 
 
+def report_times(options: argparse.Namespace, seconds: Mapping[str, float]) -> None:
+    """Print and write the seconds of one update, and how many of ours fit into one of theirs."""
+    times = {"seconds of an update": dict(seconds), "ratio": seconds["theirs"] / seconds["ours"]}
+    print(json.dumps(times))
+    write(options.output, times)
+
+
 def write(path: Path | None, results: Mapping[str, Any]) -> None:
     """Write results with versions and hardware, if there is a path."""
     if path is None:

@@ -23,9 +23,11 @@ CONFIG = crossq.Config(
 )
 KEY = jax.random.key(0)
 # So that entropy hardly weighs.
+# Rates fall: without targets, values go on moving with their batches.
 PROBE: dict[str, Any] = {
     "critic_hidden": (64, 64),
-    "critic_lr": 1e-3,
+    "rate_schedule": "linear",
+    "rate_updates": 2_500.0,
     "batch_size": 256,
     "renormed_after": 500,
     "init_temperature": 1e-3,
