@@ -43,7 +43,7 @@ def munchausen(q: Array, action: Array, next_q: Array, settings: WithMunchausen)
     pi, next_pi = (distributions.categorical(values / tau) for values in (q, next_q))
     log_probability = jnp.clip(tau * pi.log_prob(action), settings.munchausen_floor, 0.0)
     bonus = settings.munchausen_scale * log_probability
-    return SoftStep(bonus, next_pi.probs, -tau * next_pi.entropy())
+    return SoftStep(bonus, jnp.asarray(next_pi.probs), -tau * jnp.asarray(next_pi.entropy()))
 
 
 def check(settings: WithMunchausen, double: bool, n_step: int, head: heads.Head) -> None:

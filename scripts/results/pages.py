@@ -83,6 +83,23 @@ JAX_CORL: Rows = tuple(
     (name, f"{agent} ours updates/s", f"{agent} JAX-CORL updates/s", 1.2)
     for name, agent in (("TD3+BC", "td3_bc"), ("IQL", "iql"))
 )
+OFF_POLICY: Rows = tuple(
+    (name, f"{agent} ours steps/s", f"{agent} sbx-rl steps/s", 1.3)
+    for name, agent in (
+        ("TQC, critics of 2x256", "tqc"),
+        ("CrossQ, critics of 2x1024", "crossq"),
+        ("DroQ, 20 updates a step", "droq"),
+        ("REDQ, 20 updates a step", "redq"),
+    )
+)
+HEADS = {
+    "sac": "the mean, squared error",
+    "sac-two_hot": "the mean, two-hot",
+    "sac-hl_gauss": "the mean, HL-Gauss",
+    "sac-c51": "C51",
+    "sac-quantile": "quantiles",
+}
+AUTHORS = {"xqc": "XQC", "bro": "BRO", "simbav2": "SimbaV2"}
 # Measure, and its name and unit in the file.
 ACCELERATOR = (
     ("PQN's steps, gymnax/Breakout-MinAtar", "pqn gymnax/Breakout-MinAtar", "steps_per_second"),
@@ -402,6 +419,26 @@ def generative() -> list[str]:
     return lines + table(["one action, there and back", "ms", "decisions/s"], rows)
 
 
+def off_policy() -> list[str]:
+    """Steps per second of recent off-policy agents beside sbx-rl."""
+    header = ["steps/s", "ours", "sbx-rl", "ratio", "aim, at least"]
+    return table(header, ratio_rows("online-off-policy", OFF_POLICY))
+
+
+def authors() -> list[str]:
+    """Seconds of one update beside the authors' code, and the arithmetic in ours."""
+    rows = []
+    for key, name in AUTHORS.items():
+        file = benchmark(f"update-{key}")
+        seconds = file["seconds of an update"]
+        row = [f"{seconds[side]:.3f}" for side in ("ours", "theirs")]
+        row += [ratio(file["ratio"], 1.2), f"{file['GFLOP of an update']:.1f}"]
+        row += [f"{file[f'GFLOP/s of {what}']:.0f}" for what in ("an update", "a product")]
+        rows.append([name, *row])
+    header = ["one update, s", "ours", "authors'", "ratio (aim 1.2)", "GFLOP"]
+    return table([*header, "GFLOP/s, ours", "GFLOP/s, one product"], rows)
+
+
 def goals() -> list[str]:
     """GCIQL's updates."""
     rows: Rows = (("GCIQL", "gciql ours updates/s", "gciql authors' updates/s", None),)
@@ -617,6 +654,8 @@ def tables() -> dict[tuple[str, str], str]:
         ("speed", "offline"): offline(),
         ("speed", "jax_corl"): jax_corl(),
         ("speed", "generative"): generative(),
+        ("speed", "off_policy"): off_policy(),
+        ("speed", "authors"): authors(),
         ("speed", "goals"): goals(),
         ("speed", "actions"): actions(),
         ("speed", "torsos"): torsos(),
@@ -643,6 +682,8 @@ def tables() -> dict[tuple[str, str], str]:
             ("studies/decision_frequencies", task): frequencies(task)
             for task in ("pendulum", "inverted_pendulum")
         },
+        ("studies/reward_scales", "heads"): rewards("heads", HEADS),
+        ("studies/off_policy", "off_policy"): study("studies/off_policy/off_policy"),
         ("studies/corruptions", "halfcheetah"): study("studies/corruptions/halfcheetah"),
         ("studies/weights", "halfcheetah"): study("studies/weights/halfcheetah"),
         ("studies/offline_to_online", "halfcheetah"): ways("halfcheetah"),

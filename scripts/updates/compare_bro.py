@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -182,18 +182,17 @@ def compared(module: Any, updates: int, changes: Mapping[str, Any]) -> dict[str,
     return differences
 
 
-def times(module: Any) -> dict[str, float]:
-    """The processor's seconds of one update in float32, ours and theirs, on the same batch."""
+def times(module: Any) -> dict[str, Any]:
+    """See `timing.beside`, in float32 and on the same batch."""
     config, spec = bro.Config(), timing.HUMANOID
     batch = timing.random_batch(config.batch_size)
     learner = their_learner(module, spec, config)
     state = jax.jit(bro.init, static_argnums=1)(jax.random.key(0), spec, config)
     update, their_batch = jax.jit(bro.update), theirs(batch)
-    functions: dict[str, Callable[[], Any]] = {
-        "ours": lambda: update(state, batch, jax.random.key(0), 0, config),
-        "theirs": lambda: learner.update(their_batch, 1, 1),
-    }
-    return timing.seconds_in_turns(functions)
+    inputs = (state, batch, jax.random.key(0), 0, config)
+    return timing.beside(
+        lambda: learner.update(their_batch, 1, 1), update, inputs, config.critic_hidden[0]
+    )
 
 
 def main() -> None:
@@ -201,7 +200,7 @@ def main() -> None:
     options = shared.timed_parser(__doc__).parse_args()
     with their_code(options.peer) as module:
         if options.times:
-            shared.report_times(options, times(module))
+            shared.publish(options.output, times(module))
         else:
             shared.report(options, CASES, functools.partial(compared, module))
 

@@ -290,8 +290,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.seconds:
         result = measured(options)
-        print(json.dumps(result))
-        shared.write(options.output, result)
+        shared.publish(options.output, result)
     else:
         shared.report(options, CASES, functools.partial(differences, options))
 

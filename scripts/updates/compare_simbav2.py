@@ -215,19 +215,17 @@ def compared(module: Any, updates: int, changes: Mapping[str, Any]) -> dict[str,
     return differences
 
 
-def times(module: Any) -> dict[str, float]:
-    """The processor's seconds of one update in float32, ours and theirs, on the same batch."""
+def times(module: Any) -> dict[str, Any]:
+    """See `timing.beside`, in float32 and on the same batch."""
     config = simbav2.Config(rate_updates=1e6)
     spec, batch = timing.HUMANOID, timing.random_batch(config.batch_size)
     shapes = (spec.observation_shape[0], spec.action_size)
     networks, their_step = their_update(module, config, shapes, 1_000_000)
     state = jax.jit(simbav2.init, static_argnums=1)(jax.random.key(0), spec, config)
     update, their_batch = jax.jit(simbav2.update), theirs(batch)
-    return timing.seconds_in_turns(
-        {
-            "ours": lambda: update(state, batch, jax.random.key(0), 0, config),
-            "theirs": lambda: their_step(networks, their_batch),
-        }
+    inputs = (state, batch, jax.random.key(0), 0, config)
+    return timing.beside(
+        lambda: their_step(networks, their_batch), update, inputs, config.critic_hidden[0]
     )
 
 
@@ -236,7 +234,7 @@ def main() -> None:
     options = shared.timed_parser(__doc__).parse_args()
     with their_code(options.peer) as module:
         if options.times:
-            shared.report_times(options, times(module))
+            shared.publish(options.output, times(module))
         else:
             shared.report(options, CASES, functools.partial(compared, module))
 

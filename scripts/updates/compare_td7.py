@@ -15,7 +15,6 @@ second part shows the same episodes to both kinds of checkpoints.
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -307,8 +306,7 @@ def main() -> None:
     for name, changes in CASES.items():
         result["cases"][name] = compared(options.peer, options.updates, changes)
     result["checkpoints"] = checkpoints(options.peer, options.episodes)
-    print(json.dumps(result, indent=1))
-    shared.write(options.output, result)
+    shared.publish(options.output, result)
 
 
 if __name__ == "__main__":

@@ -224,8 +224,8 @@ def theirs(batch: Transition, dtype: Any = np.float64) -> Any:
     return Batch(**fields)
 
 
-def times(peer: Path) -> dict[str, float]:
-    """The processor's seconds of one update in float32, ours and theirs, on the same batch."""
+def times(peer: Path) -> dict[str, Any]:
+    """See `timing.beside`, in float32 and on the same batch."""
     config = xqc.Config(rate_updates=1e6)
     spec, batch = timing.HUMANOID, timing.random_batch(config.batch_size)
     (width,) = spec.observation_shape
@@ -233,11 +233,9 @@ def times(peer: Path) -> dict[str, float]:
     learner = their_learner(peer, 1_000_000, {}, sizes)
     state = jax.jit(xqc.init, static_argnums=1)(jax.random.key(0), spec, config)
     update, their_batch = jax.jit(xqc.update), theirs(batch, np.float32)
-    return timing.seconds_in_turns(
-        {
-            "ours": lambda: update(state, batch, jax.random.key(0), 0, config),
-            "theirs": lambda: learner.update(their_batch),
-        }
+    inputs = (state, batch, jax.random.key(0), 0, config)
+    return timing.beside(
+        lambda: learner.update(their_batch), update, inputs, config.critic_hidden[0]
     )
 
 
@@ -245,7 +243,7 @@ def main() -> None:
     """Compare all cases, or measure, and write the differences."""
     options = shared.timed_parser(__doc__).parse_args()
     if options.times:
-        shared.report_times(options, times(options.peer))
+        shared.publish(options.output, times(options.peer))
     else:
         shared.report(options, CASES, functools.partial(compared, options.peer))
 

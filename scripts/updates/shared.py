@@ -107,11 +107,10 @@ def report(
     write(options.output, {"updates": options.updates, "cases": differences})
 
 
-def report_times(options: argparse.Namespace, seconds: Mapping[str, float]) -> None:
-    """Print and write the seconds of one update, and how many of ours fit into one of theirs."""
-    times = {"seconds of an update": dict(seconds), "ratio": seconds["theirs"] / seconds["ours"]}
-    print(json.dumps(times))
-    write(options.output, times)
+def publish(path: Path | None, results: Mapping[str, Any]) -> None:
+    """Print results, and write them as `write` does."""
+    print(json.dumps(results))
+    write(path, results)
 
 
 def write(path: Path | None, results: Mapping[str, Any]) -> None:

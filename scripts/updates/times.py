@@ -1,9 +1,10 @@
-"""Times of one update at full size, ours and authors', on the same batch."""
+"""Times of one update at full size, ours and authors', on the same batch, and the arithmetic in
+ours."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -31,6 +32,28 @@ def random_batch(size: int) -> Transition:
         truncated=jnp.zeros_like(terminated),
         next_observation=normal(*HUMANOID.observation_shape),
     )
+
+
+def beside(
+    theirs: Callable[[], Any], update: Any, inputs: Sequence[Any], width: int
+) -> dict[str, Any]:
+    """Seconds of one of our updates and of theirs, their ratio, and the arithmetic in ours.
+
+    It is XLA's count of floating-point operations, in billions; how many of them our update does in
+    a second; and how many a single product does, [256, width] by [width, 4 width].
+    """
+    seconds = seconds_in_turns({"ours": lambda: update(*inputs), "theirs": theirs})
+    counted = update.lower(*inputs).compile().cost_analysis()["flops"] / 1e9
+    rows, kernel = jnp.ones((256, width)), jnp.ones((width, 4 * width))
+    multiply = jax.jit(jnp.matmul)
+    alone = seconds_in_turns({"product": lambda: multiply(rows, kernel)}, rounds=9, calls=20)
+    return {
+        "seconds of an update": seconds,
+        "ratio": seconds["theirs"] / seconds["ours"],
+        "GFLOP of an update": counted,
+        "GFLOP/s of an update": counted / seconds["ours"],
+        "GFLOP/s of a product": 2e-9 * rows.size * 4 * width / alone["product"],
+    }
 
 
 def seconds_in_turns(

@@ -73,6 +73,16 @@ def test_functions_are_timed_in_turns() -> None:
     assert seconds.keys() == {"a", "b"}
 
 
+def test_arithmetic_is_counted() -> None:
+    update, square = jax.jit(lambda x: x @ x), np.ones((64, 64), np.float32)
+    figures = times.beside(lambda: None, update, (square,), width=8)
+    assert figures["GFLOP of an update"] == 2 * 64**3 / 1e9
+    seconds = figures["seconds of an update"]
+    assert figures["ratio"] == seconds["theirs"] / seconds["ours"]
+    np.testing.assert_allclose(figures["GFLOP/s of an update"], 2e-9 * 64**3 / seconds["ours"])
+    assert figures["GFLOP/s of a product"] > 0
+
+
 def test_actions_of_the_stand_in_have_the_probability_of_a_squashed_gaussian() -> None:
     substrates = stand_ins.probability()["tensorflow_probability.substrates"]
     distributions, tanh = substrates.jax.distributions, substrates.jax.bijectors.Tanh()

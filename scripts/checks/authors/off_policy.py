@@ -10,6 +10,7 @@ from scripts.checks.authors import readers
 from scripts.checks.authors.shared import (
     Intended,
     Rule,
+    Settings,
     Source,
     Tasks,
     in_words,
@@ -301,6 +302,69 @@ def limited(steps: float) -> float:
     return min(max(1.0 - 5.0 / steps, 0.95), 0.995)
 
 
+def resets(theirs: Settings) -> tuple[int, ...]:
+    """Updates before each reset, which they give as steps; with two updates a step the first
+    alone.
+    """
+    updates, steps = theirs["updates_per_step"], theirs["resets"]
+    steps = steps[:1] if updates == 2 else steps
+    return tuple(updates * (step - theirs["start_training"]) for step in steps)
+
+
+BRO: dict[str, Rule] = {
+    "actor_lr": "actor_lr",
+    "critic_lr": "critic_lr",
+    "temperature_lr": "temp_lr",
+    "optimism_lr": "adj_lr",
+    "weight_decay": "weight_decay",
+    "batch_size": "batch_size",
+    "replay_size": "replay_buffer_size",
+    "warmup_steps": "start_training",
+    "num_updates": "updates_per_step",
+    "reset_at": resets,
+    "discount": "discount",
+    "target_rate": "tau",
+    "quantiles": "n_quantiles",
+    "init_temperature": "init_temperature",
+    "target_entropy_share": "entropy_share",
+    "init_optimism": "init_optimism",
+    "init_kl_weight": "init_regularizer",
+    "kl_target": "kl_target",
+    "optimistic_std": "std_multiplier",
+    "log_std_min": "LOG_STD_MIN",
+    "log_std_max": "LOG_STD_MAX",
+    "hidden": layers("actor.hidden_dims", "actor.depth"),
+    "critic_hidden": layers("critic.hidden_dims", "critic.depth"),
+}
+
+
+def bro_tasks(checkout: Path, updates: int | None = None) -> Tasks:
+    """Their script's options and file of settings, over their learner's defaults."""
+    learner = checkout / "jaxrl" / "bro" / "bro_learner.py"
+    policies = checkout / "jaxrl" / "networks" / "policies.py"
+    values = readers.parameters(learner, "BRO.__init__")
+    values |= readers.arguments(checkout / "train_parallel.py")
+    values |= readers.config(checkout / "configs" / "bro_default.py")
+    steps = (15001, 50001, 250001, 500001, 750001, 1000001, 1500001, 2000001)
+    readers.says(learner, f"self.reset_list = [{', '.join(map(str, steps))}]")
+    readers.says(learner, "if updates_per_step == 2: self.reset_list = self.reset_list[:1]")
+    readers.says(learner, "self.target_entropy = -self.action_dim / 2")
+    readers.says(learner, "tx=optax.adamw(learning_rate=critic_lr)")  # optax's decay is 1e-4
+    values |= {"resets": steps, "entropy_share": 0.5, "weight_decay": 1e-4}
+    values |= {name: readers.constant(policies, name) for name in ("LOG_STD_MIN", "LOG_STD_MAX")}
+    critics = readers.dataclass(checkout / "jaxrl" / "networks" / "critic_net.py", "DoubleCritic")
+    values |= {f"critic.{name}": value for name, value in critics.items()}
+    actor = readers.dataclass(policies, "NormalTanhPolicy")
+    values |= {f"actor.{name}": value for name, value in actor.items()}
+    values |= {} if updates is None else {"updates_per_step": updates}
+    return {"playground/CheetahRun": values}
+
+
+def bro_fast_tasks(checkout: Path) -> Tasks:
+    """The same with the paper's two updates per step."""
+    return bro_tasks(checkout, 2)
+
+
 def flashsac_tasks(checkout: Path) -> Tasks:
     """Their files of settings, as the script for MuJoCo overrides them."""
     configs = checkout / "configs"
@@ -351,6 +415,17 @@ SOURCES = (
     ),
     Source("crossq", "CrossQ", "train.py", crossq_tasks, CROSSQ),
     Source("td7", "TD7", "TD7.py, main.py", td7_tasks, TD7),
+    *(
+        Source(
+            "bro",
+            "BiggerRegularizedOptimistic",
+            "train_parallel.py, configs, jaxrl",
+            tasks,
+            BRO,
+            variant=variant,
+        )
+        for tasks, variant in ((bro_tasks, None), (bro_fast_tasks, "fast"))
+    ),
     Source("flashsac", "FlashSAC", "configs, scripts/run_mujoco.sh", flashsac_tasks, FLASHSAC),
     Source(
         "simbav2",
