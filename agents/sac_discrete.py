@@ -26,8 +26,6 @@ Masks of actions are ours.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import jax
 import jax.numpy as jnp
 from flax import struct

@@ -19,7 +19,7 @@ from rljax.learning import action_cost, agent_state
 from rljax.networks import torsos
 from rljax.networks.inputs import Raw
 from rljax.runs import records
-from rljax.runs.policies import evaluate, loading, policy
+from rljax.runs.policies import evaluate, loading
 from tests.agents import reference
 from tests.helpers import small_runs
 from tests.networks.reference import (
