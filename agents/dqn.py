@@ -6,7 +6,7 @@ s' is k <= n steps ahead, less at an end;  R = sum_{i<k} gamma^i r_i
   a'       = argmax_a Q'(s', a), or argmax_a Q(s', a)  double [2]
   L(Q)     = sum_c mean w l(Q_c(s, a), y)  l: rljax/networks/heads; w: priorities' [4]
   Q_c(s, a) = V_c(s) + A_c(s, a) - mean_a' A_c(s, a')  dueling [3, eq. 9]
-  y, soft: rljax/networks/soft_values, with log pi(a|s) as a reward [7]
+  y with log pi(a|s) as a reward: rljax/networks/soft_values [7]
   L(alpha) = mean (H(softmax(Q(s, .) / alpha)) - target_entropy)^2  [5], its code
   Q'_c    <- (1 - rho) Q'_c + rho Q_c  every target_every-th update
 Exploration: some uniform actions, noisy weights [6], or softmax(Q / alpha) [5].

@@ -93,14 +93,20 @@ def outcome(key: str, out: Path, steps: int) -> dict[str, Any]:
     }
 
 
-def in_seconds(base: Mapping[str, Any], seconds: float) -> list[float] | None:
-    """The returns of the base's learners after as many seconds; None where it has less."""
-    step = seconds * base["steps_per_second"]
-    if step > base["steps"][-1]:
-        return None
-    index = max(int(np.searchsorted(base["steps"], step, side="right")) - 1, 0)
+def in_seconds(base: Mapping[str, Any], seconds: float) -> tuple[list[float], float]:
+    """The returns of the base's learners after as many seconds, or at its end if that comes before;
+    and the seconds until then.
+    """
+    until = min(seconds * base["steps_per_second"], base["steps"][-1])
+    index = max(int(np.searchsorted(base["steps"], until, side="right")) - 1, 0)
     first = max(index - 2, 0)
-    return [float(np.mean(curve[first : index + 1])) for curve in base["curves"]]
+    returns = [float(np.mean(curve[first : index + 1])) for curve in base["curves"]]
+    return returns, until / base["steps_per_second"]
+
+
+def each(values: list[float]) -> str:
+    """The mean of learners, and each."""
+    return f"{np.mean(values):,.0f} ({', '.join(f'{x:,.0f}' for x in values)})"
 
 
 def table(study: Mapping[str, Any]) -> str:
@@ -112,17 +118,15 @@ def table(study: Mapping[str, Any]) -> str:
     ]
     for task, cells in study["tasks"].items():
         for key, cell in cells.items():
-            known = in_seconds(cells[BASE], cell["seconds"]) if BASE in cells else None
-            texts = [
-                f"{np.mean(values):,.0f} ({', '.join(f'{x:,.0f}' for x in values)})"
-                if values
-                else "not run for so long"
-                for values in (cell["last"], known)
-            ]
+            beside = ""
+            if BASE in cells and key != BASE:
+                returns, after = in_seconds(cells[BASE], cell["seconds"])
+                beside = each(returns)
+                if after < cell["seconds"]:
+                    beside += f" at its end, after {after:,.0f} s"
             lines.append(
                 f"| {ENVIRONMENTS[task]} | {CELLS[key].name} | {cell['updates_per_step']} | "
-                f"{study['steps']:,} | {texts[0]} | {cell['seconds']:,.0f} | "
-                f"{'' if key == BASE else texts[1]} |"
+                f"{study['steps']:,} | {each(cell['last'])} | {cell['seconds']:,.0f} | {beside} |"
             )
     return "\n".join(lines) + "\n"
 

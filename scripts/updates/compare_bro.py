@@ -188,10 +188,10 @@ def times(module: Any) -> dict[str, Any]:
     batch = timing.random_batch(config.batch_size)
     learner = their_learner(module, spec, config)
     state = jax.jit(bro.init, static_argnums=1)(jax.random.key(0), spec, config)
-    update, their_batch = jax.jit(bro.update), theirs(batch)
-    inputs = (state, batch, jax.random.key(0), 0, config)
+    their_batch = theirs(batch)
+    width = config.critic_hidden[0]
     return timing.beside(
-        lambda: learner.update(their_batch, 1, 1), update, inputs, config.critic_hidden[0]
+        lambda: learner.update(their_batch, 1, 1), bro.update, state, batch, config, width
     )
 
 

@@ -222,10 +222,10 @@ def times(module: Any) -> dict[str, Any]:
     shapes = (spec.observation_shape[0], spec.action_size)
     networks, their_step = their_update(module, config, shapes, 1_000_000)
     state = jax.jit(simbav2.init, static_argnums=1)(jax.random.key(0), spec, config)
-    update, their_batch = jax.jit(simbav2.update), theirs(batch)
-    inputs = (state, batch, jax.random.key(0), 0, config)
+    their_batch = theirs(batch)
+    width = config.critic_hidden[0]
     return timing.beside(
-        lambda: their_step(networks, their_batch), update, inputs, config.critic_hidden[0]
+        lambda: their_step(networks, their_batch), simbav2.update, state, batch, config, width
     )
 
 

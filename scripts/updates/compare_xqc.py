@@ -228,14 +228,14 @@ def times(peer: Path) -> dict[str, Any]:
     """See `timing.beside`, in float32 and on the same batch."""
     config = xqc.Config(rate_updates=1e6)
     spec, batch = timing.HUMANOID, timing.random_batch(config.batch_size)
-    (width,) = spec.observation_shape
-    sizes = Sizes(width, spec.action_size, config.hidden, config.critic_hidden)
+    (observation,) = spec.observation_shape
+    sizes = Sizes(observation, spec.action_size, config.hidden, config.critic_hidden)
     learner = their_learner(peer, 1_000_000, {}, sizes)
     state = jax.jit(xqc.init, static_argnums=1)(jax.random.key(0), spec, config)
-    update, their_batch = jax.jit(xqc.update), theirs(batch, np.float32)
-    inputs = (state, batch, jax.random.key(0), 0, config)
+    their_batch = theirs(batch, np.float32)
+    width = config.critic_hidden[0]
     return timing.beside(
-        lambda: learner.update(their_batch), update, inputs, config.critic_hidden[0]
+        lambda: learner.update(their_batch), xqc.update, state, batch, config, width
     )
 
 

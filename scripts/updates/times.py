@@ -4,7 +4,7 @@ ours."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -35,15 +35,26 @@ def random_batch(size: int) -> Transition:
 
 
 def beside(
-    theirs: Callable[[], Any], update: Any, inputs: Sequence[Any], width: int
+    theirs: Callable[[], Any], update: Any, state: Any, batch: Transition, config: Any, width: int
 ) -> dict[str, Any]:
     """Seconds of one of our updates and of theirs, their ratio, and the arithmetic in ours.
 
-    It is XLA's count of floating-point operations, in billions; how many of them our update does in
-    a second; and how many a single product does, [256, width] by [width, 4 width].
+    Ours goes on from update to update and gives its state's memory away, as in training. The
+    arithmetic is XLA's count of floating-point operations, in billions; how many of them our update
+    does in a second; and how many a single product does, [256, width] by [width, 4 width].
     """
-    seconds = seconds_in_turns({"ours": lambda: update(*inputs), "theirs": theirs})
-    counted = update.lower(*inputs).compile().cost_analysis()["flops"] / 1e9
+    key, first = jax.random.key(0), jnp.asarray(0)
+    compiled = jax.jit(update, donate_argnums=0).lower(state, batch, key, first, config).compile()
+    learner = {"state": jax.tree.map(jnp.copy, state), "step": 0}
+
+    def ours() -> Any:
+        step = jnp.asarray(learner["step"])
+        learner["state"], metrics = compiled(learner["state"], batch, key, step, config)
+        learner["step"] += 1
+        return learner["state"], metrics
+
+    seconds = seconds_in_turns({"ours": ours, "theirs": theirs}, rounds=9)
+    counted = compiled.cost_analysis()["flops"] / 1e9
     rows, kernel = jnp.ones((256, width)), jnp.ones((width, 4 * width))
     multiply = jax.jit(jnp.matmul)
     alone = seconds_in_turns({"product": lambda: multiply(rows, kernel)}, rounds=9, calls=20)
