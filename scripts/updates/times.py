@@ -45,7 +45,7 @@ def beside(
     """
     key, first = jax.random.key(0), jnp.asarray(0)
     compiled = jax.jit(update, donate_argnums=0).lower(state, batch, key, first, config).compile()
-    learner = {"state": jax.tree.map(jnp.copy, state), "step": 0}
+    learner: dict[str, Any] = {"state": jax.tree.map(jnp.copy, state), "step": 0}
 
     def ours() -> Any:
         step = jnp.asarray(learner["step"])
@@ -54,7 +54,8 @@ def beside(
         return learner["state"], metrics
 
     seconds = seconds_in_turns({"ours": ours, "theirs": theirs}, rounds=9)
-    counted = compiled.cost_analysis()["flops"] / 1e9
+    costs: Any = compiled.cost_analysis()
+    counted = costs["flops"] / 1e9
     rows, kernel = jnp.ones((256, width)), jnp.ones((width, 4 * width))
     multiply = jax.jit(jnp.matmul)
     alone = seconds_in_turns({"product": lambda: multiply(rows, kernel)}, rounds=9, calls=20)

@@ -399,9 +399,9 @@ def test_a_variant_that_is_not_there_is_refused(presets: Any, tmp_path: Path) ->
         registry.preset("some", presets, "other", variant="quick")
 
 
-def test_rainbow_is_a_variant_of_dqn() -> None:
+def test_rainbow_and_munchausen_are_variants_of_dqn() -> None:
     dqn = registry.load_agent("dqn")
-    assert registry.variants("dqn") == ["rainbow", "rainbow-100k"]
+    assert registry.variants("dqn") == ["munchausen", "rainbow", "rainbow-100k"]
     plain = registry.preset("dqn", dqn, "CartPole-v1")
     rainbow = registry.preset("dqn", dqn, "CartPole-v1", variant="rainbow")
     assert (rainbow.learning_rate, rainbow.batch_size) == (plain.learning_rate, plain.batch_size)
@@ -412,3 +412,7 @@ def test_rainbow_is_a_variant_of_dqn() -> None:
         assert atari.num_steps == {"rainbow": 4, "rainbow-100k": 1}[name]
         for game in ("envpool/Pong-v5", "envpool-lives/Pong-v5", "with-last-step/envpool/Pong-v5"):
             assert registry.preset("dqn", dqn, game, variant=name) == atari
+    soft = registry.preset("dqn", dqn, "atari-sticky/Pong", variant="munchausen")
+    assert soft.munchausen
+    # 8,000 agent steps between copies, with an update every 4; configs/atari.gin of the authors
+    assert (soft.target_every * soft.num_steps, soft.learning_rate) == (8_000, 5e-5)
