@@ -121,7 +121,8 @@ def check(spec: EnvSpec, config: Config) -> None:
         agent.require_range(config, target_entropy=(0, math.log(spec.action_size)))
     head, noisy = heads.of_returns(config), config.exploration == "noisy"
     torsos.check(spec, TorsoSettings.of(config), config.hidden, noisy=noisy)
-    torsos.check_inputs(spec, config)
+    if config.action_input:
+        torsos.check_action_input(spec, TorsoSettings.of(config), config.dueling)
     heads.check(head, config.num_critics)
     soft_values.check(config, config.double, config.n_step, head)
     if config.evaluation == "softmax" and config.exploration != "softmax":

@@ -26,7 +26,7 @@ class WithMunchausen:
     munchausen: bool = False  # soft targets with log-probabilities as rewards; arXiv:2007.14430
     munchausen_scale: Share = 0.9  # alpha, of log-probabilities; arXiv:2007.14430
     munchausen_temperature: Positive = 0.03  # tau, of pi; arXiv:2007.14430
-    munchausen_floor: Annotated[float, Between(None, 0)] = -1.0  # arXiv:2007.14430
+    munchausen_floor: Annotated[float, Between(None, 0)] = -1.0  # of tau log pi; arXiv:2007.14430
 
 
 class SoftStep(NamedTuple):

@@ -195,11 +195,11 @@ def _features(spec: EnvSpec, settings: TorsoSettings) -> Any:
     return jax.eval_shape(lambda x: first.init_with_output(key, x)[0], observations)
 
 
-def check_inputs(spec: EnvSpec, config: Any) -> None:
-    """Raise `ValueError` if a Config wants actions as inputs where none fit."""
-    clashes = {"dueling": config.dueling, "torso drc": config.torso == "drc"}
+def check_action_input(spec: EnvSpec, settings: TorsoSettings, dueling: bool) -> None:
+    """Raise `ValueError` where an action cannot be an input of the torso."""
+    clashes = {"dueling": dueling, "torso drc": settings.torso == "drc"}
     for flag, clash in (clashes | {"encoder": not spec.is_vector}).items():
-        if clash and config.action_input:
+        if clash:
             raise ValueError(
                 f"--config.action-input does not go with --config.{flag}: "
                 "it is an input beside a vector."

@@ -22,6 +22,7 @@ import numpy as np
 
 from rljax.runs import records, run
 from rljax.system.hardware import provenance
+from scripts.results.shared import over_seeds
 from scripts.studies import shared
 
 
@@ -104,11 +105,6 @@ def in_seconds(base: Mapping[str, Any], seconds: float) -> tuple[list[float], fl
     return returns, until / base["steps_per_second"]
 
 
-def each(values: list[float]) -> str:
-    """The mean of learners, and each."""
-    return f"{np.mean(values):,.0f} ({', '.join(f'{x:,.0f}' for x in values)})"
-
-
 def table(study: Mapping[str, Any]) -> str:
     """The results as Markdown."""
     lines = [
@@ -121,12 +117,13 @@ def table(study: Mapping[str, Any]) -> str:
             beside = ""
             if BASE in cells and key != BASE:
                 returns, after = in_seconds(cells[BASE], cell["seconds"])
-                beside = each(returns)
+                beside = over_seeds(returns)
                 if after < cell["seconds"]:
                     beside += f" at its end, after {after:,.0f} s"
             lines.append(
                 f"| {ENVIRONMENTS[task]} | {CELLS[key].name} | {cell['updates_per_step']} | "
-                f"{study['steps']:,} | {each(cell['last'])} | {cell['seconds']:,.0f} | {beside} |"
+                f"{study['steps']:,} | {over_seeds(cell['last'])} | {cell['seconds']:,.0f} | "
+                f"{beside} |"
             )
     return "\n".join(lines) + "\n"
 

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rljax.agent import EnvSpec, check
 from rljax.analysis.comparison import mean_interval
+from rljax.learning import configuration, registry
 from scripts.studies import (
     combination_lock,
     compute,
@@ -266,6 +268,17 @@ def test_off_policy_agents(study):
     assert cells["bro"]["updates_per_step"] == 2
     assert cells["tqc"]["steps"][-1] == 2_000
     assert cells[off_policy.BASE]["steps"][-1] == 6_000
+
+
+@pytest.mark.parametrize("key", off_policy.CELLS)
+def test_settings_of_off_policy_agents_are_accepted(key):
+    cell, task = off_policy.CELLS[key], "Hopper-v5"
+    module = registry.load_agent(cell.agent)
+    preset = registry.preset(cell.agent, module, task, variant=cell.variant)
+    config = configuration.replace(preset, {"warmup_steps": 1_000, **cell.config}, key)
+    check(module, EnvSpec(task, (11,), 3), config)
+    updates = {"droq": 20, "xqc": 2, "simbav2": 2, "bro": 2}
+    assert config.num_updates == updates.get(key, 1)
 
 
 def test_returns_after_the_same_seconds():
