@@ -55,8 +55,8 @@ def random_numbers(leaf: Any) -> Any:
         return np.zeros(leaf.shape, leaf.dtype)
     generator = np.random.default_rng(leaf.shape)
     if leaf.ndim > 2:  # the first axis is the learner's
-        kernel = generator.normal(size=leaf.shape) / np.sqrt(leaf.shape[-2])
-        return kernel.astype(np.float32)
+        inputs = np.prod(leaf.shape[-4:-1] if leaf.ndim > 4 else leaf.shape[-2])
+        return (generator.normal(size=leaf.shape) / np.sqrt(inputs)).astype(np.float32)
     return generator.uniform(0.05, 0.15, leaf.shape).astype(np.float32)
 
 
