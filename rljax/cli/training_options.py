@@ -38,7 +38,7 @@ class Learners:
     base: str | None = Settings.base
     # folder of a run: learners begin with the parameters that both have, and act in the warm-up
     from_run: Annotated[str | None, tyro.conf.arg(name="from")] = None
-    # what they take from it, such as actor; default: all that both have
+    # what they take from it: actor, or actor_critic.actor=actor.mean; default: all that both have
     from_parts: tuple[str, ...] = ()
     # train although the run ends before its first update, as for data of uniform actions
     without_updates: bool = Settings.without_updates

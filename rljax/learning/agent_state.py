@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -121,15 +122,31 @@ def parts_of(state: AgentState) -> dict[str, Any]:
     return parts | ({} if state.statistics is None else {STATISTICS: state.statistics})
 
 
+def part_at(parts: Mapping[str, Any], place: str) -> Any:
+    """A part of `parts_of`, or a field inside one, such as "actor_critic.actor".
+
+    Raises `LookupError` or `AttributeError` where there is none.
+    """
+    name, *fields = place.split(".")
+    return functools.reduce(getattr, fields, parts[name])
+
+
 def with_parts(state: AgentState, parts: Mapping[str, Any]) -> AgentState:
-    """An agent with the `parts` of another, and its own optimisers."""
-    changes = {
-        name: _with_optimisers(getattr(state.state, name), part)
-        for name, part in parts.items()
-        if name != STATISTICS
-    }
-    inner = dataclasses.replace(state.state, **changes)
+    """An agent with `parts` of another at the places of `part_at`, and its own optimisers."""
+    inner = state.state
+    for place, part in parts.items():
+        if place != STATISTICS:
+            inner = _with_part(inner, place.split("."), part)
     return state.replace(state=inner, statistics=parts.get(STATISTICS, state.statistics))
+
+
+def _with_part(node: Any, fields: Sequence[str], part: Any) -> Any:
+    if not fields:
+        return _with_optimisers(node, part)
+    if _is_trained(node):
+        return node.replace(parameters=_with_part(node.parameters, fields, part))
+    name, *deeper = fields
+    return dataclasses.replace(node, **{name: _with_part(getattr(node, name), deeper, part)})
 
 
 def _is_trained(node: Any) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from rljax.agent import Array, Base
 from rljax.learning import configuration
-from rljax.learning.agent_state import parts_of
+from rljax.learning.agent_state import part_at, parts_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,18 +128,19 @@ def _remember(mask: Any, new: list[Array], old: list[Array]) -> list[Array]:
 
 def inheritance(wanted: Any, given: Any, parts: Sequence[str], source: str) -> dict[str, Any]:
     """The parts [P, ...] of another run's AgentState `given` [P', ...] with which P new learners
-    begin: those named `parts`, or else all that both have; see `agent_state.parts_of`.
+    begin, by their place: those named `parts`, or else all that both have; see
+    `agent_state.parts_of`. "actor_critic.actor=actor.mean" takes a part from another place.
 
     `wanted` has the shapes of the new AgentState. P' is 1 or P. Raises `ValueError` where numbers
     of learners, names or shapes do not fit.
     """
     here, there = parts_of(wanted), parts_of(given)
     common = [name for name in here if name in there]
-    unknown = [part for part in parts if part not in common]
-    if unknown or not common:
+    named = f"In both are: {', '.join(common) or 'none'}."
+    if not (parts or common):
         raise ValueError(
-            f"--from {source}: {', '.join(unknown) or 'no part'} is in both States. In both are: "
-            f"{', '.join(common) or 'none'}. Name some of them with --from-parts, or another run."
+            f"--from {source}: its State has no part of this agent's. Say what is taken with "
+            f"--from-parts HERE=THERE: here are {', '.join(here)}, there {', '.join(there)}."
         )
     number, size = len(jax.tree.leaves(wanted)[0]), len(jax.tree.leaves(given)[0])
     if size not in (1, number):
@@ -149,24 +150,38 @@ def inheritance(wanted: Any, given: Any, parts: Sequence[str], source: str) -> d
         )
     inherited = {}
     for name in parts or common:
-        old, new = (jax.tree_util.tree_leaves_with_path(parts[name]) for parts in (there, here))
-        shapes = [
-            {jax.tree_util.keystr(path): x.shape[1:] for path, x in leaves} for leaves in (old, new)
-        ]
-        if shapes[0] != shapes[1]:
-            keys = shapes[1] | shapes[0]
-            place = next(key for key in keys if shapes[0].get(key) != shapes[1].get(key))
-            shape_there, shape_here = (each.get(place, "absent") for each in shapes)
+        place, _, origin = name.partition("=")
+        try:
+            new = part_at(here, place)
+            old = part_at(there, origin or place)
+        except (LookupError, AttributeError):
             raise ValueError(
-                f"--from {source}: its {name} does not fit: {name}{place} is {shape_there} there "
-                f"and {shape_here} here. Give the settings of its networks, such as "
-                "--config.hidden and --config.num-critics, or name the parts that fit with "
-                f"--from-parts: of {', '.join(common)}."
-            )
-        structure = jax.tree.structure(here[name])
-        leaves = [np.broadcast_to(np.asarray(x), (number, *x.shape[1:])) for _, x in old]
-        inherited[name] = structure.unflatten(leaves)
+                f"--from {source}: --from-parts {name} is not in both States. {named} A part of "
+                f"another name is HERE=THERE: here are {', '.join(here)}, there {', '.join(there)}."
+            ) from None
+        leaves = jax.tree_util.tree_leaves_with_path(old)
+        _require_fit(place, leaves, jax.tree_util.tree_leaves_with_path(new), source, common)
+        numbers = [np.broadcast_to(np.asarray(x), (number, *x.shape[1:])) for _, x in leaves]
+        inherited[place] = jax.tree.structure(new).unflatten(numbers)
     return inherited
+
+
+def _require_fit(place: str, old: Any, new: Any, source: str, common: Sequence[str]) -> None:
+    """Raise `ValueError` where leaves with their paths have other paths or shapes."""
+    shapes_there, shapes_here = (
+        {jax.tree_util.keystr(path): x.shape[1:] for path, x in leaves} for leaves in (old, new)
+    )
+    if shapes_there == shapes_here:
+        return
+    keys = shapes_here | shapes_there
+    path = next(key for key in keys if shapes_there.get(key) != shapes_here.get(key))
+    shape_there, shape_here = (x.get(path, "absent") for x in (shapes_there, shapes_here))
+    raise ValueError(
+        f"--from {source}: its {place} does not fit: {place}{path} is {shape_there} there "
+        f"and {shape_here} here. Give the settings of its networks, such as "
+        "--config.hidden and --config.num-critics, or name the parts that fit with "
+        f"--from-parts: of {', '.join(common) or 'none'}."
+    )
 
 
 def digest(tree: Any) -> str:

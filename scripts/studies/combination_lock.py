@@ -3,8 +3,9 @@ whose optimum is known.
 
 PPO, HNPG without data and HNPG with data learn for the same number of environment steps; SAC and
 DQN with half of each batch from the same data for an eighth of these, with one update in each; BC
-learns from the data alone. The data are episodes by those who know the combination, of whose
-actions 1 in H is uniform. All seeds of a cell are learners of one program.
+learns from the data alone, and PPO goes on from its policy. The data are episodes by those who know
+the combination, of whose actions 1 in H is uniform. All seeds of a cell are learners of one
+program.
 
   python scripts/studies/combination_lock.py
 
@@ -42,6 +43,7 @@ AGENTS = {
     "ppo": "PPO",
     "none": "HNPG without data",
     "data": "HNPG with data",
+    "after": "PPO after BC",
     "sac": "SAC with data",
     "dqn": "DQN with data",
 }
@@ -49,6 +51,7 @@ COLOURS = {
     "ppo": "#222222",
     "none": "#D55E00",
     "data": "#0072B2",
+    "after": "#E69F00",
     "sac": "#CC79A7",
     "dqn": "#56B4E9",
 }
@@ -60,8 +63,10 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "data": ("hnpg", {}),
     "sac": ("sac_discrete", SMALL),
     "dqn": ("dqn", SMALL | {"num_steps": 1}),
-    "bc": ("bc", {}),
+    "after": ("ppo", {"discount": 1.0, "normalise_observations": False}),
+    "bc": ("bc", {"hidden": (64, 64), "activation": "tanh", "normalise_observations": False}),
 }
+FROM_BC = ("actor_critic.actor=actor.mean",)  # the policy; PPO's critic is fresh
 FROM_DATA = ("data", "sac", "dqn", "bc")
 EVALUATIONS = 16  # of each run
 
@@ -103,6 +108,9 @@ def trained(label: str, horizon: int, options: argparse.Namespace) -> Path:
         "config": config,
         "eval_every": every,
     }
+    if label == "after":
+        start = trained("bc", horizon, options)
+        settings |= {"from_run": str(start), "from_parts": FROM_BC}
     begin = functools.partial(
         run.train,
         agent,

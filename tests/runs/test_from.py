@@ -33,12 +33,18 @@ class New(struct.PyTreeNode):
     """Another agent's State, with another optimiser and a temperature."""
 
     critic: Any
-    actor: networks.Trained
+    actor: Any
     log_temperature: Any
 
 
 def numbers(*shape: int) -> jax.Array:
     return jnp.arange(float(np.prod(shape))).reshape(shape)
+
+
+class Other(struct.PyTreeNode):
+    """Another agent's State, with all networks under one optimiser, as PPO's."""
+
+    actor_critic: networks.Trained
 
 
 ACTOR = networks.Trained({"w": numbers(2, 3)}, numbers(2))
@@ -68,6 +74,20 @@ def test_all_parts_that_both_have_are_inherited_by_name() -> None:
     assert list(inheritance(FRESH, GIVEN, ("actor",), "run")) == ["actor"]
 
 
+def test_a_part_of_another_place_is_inherited() -> None:
+    """Only the policy of one is the other's, which keeps its critic and its optimiser."""
+    fresh = New(critic=numbers(2), actor={"w": jnp.zeros((2, 3))}, log_temperature=None)
+    wanted = AgentState(Other(networks.Trained(fresh, numbers(2))), None, Raw())
+    parts = inheritance(wanted, GIVEN, ("actor_critic.actor=actor",), "run")
+    begun = with_parts(wanted, parts).state.actor_critic
+    np.testing.assert_array_equal(begun.parameters.actor["w"], ACTOR.parameters["w"])
+    np.testing.assert_array_equal(begun.parameters.critic, numbers(2))
+    np.testing.assert_array_equal(begun.optimiser_state, numbers(2))
+    for name in ("actor_critic.policy=actor", "actor_critic.actor=policy", "actor"):
+        with pytest.raises(ValueError, match=f"^--from run: --from-parts {name} is not in both"):
+            inheritance(wanted, GIVEN, (name,), "run")
+
+
 def test_one_learner_gives_to_all() -> None:
     one = jax.tree.map(lambda x: x[1:], GIVEN)
     parts = inheritance(FRESH, one, (), "run")
@@ -87,9 +107,12 @@ def test_statistics_of_observations_are_inherited_by_their_name() -> None:
 def test_what_does_not_fit_is_said() -> None:
     with pytest.raises(
         ValueError,
-        match=r"^--from run: value is in both States\. In both are: critic, actor\. Name",
+        match=r"^--from run: --from-parts value is not in both States\. In both are: critic,",
     ):
         inheritance(FRESH, GIVEN, ("value",), "run")
+    nothing = AgentState(Other(ACTOR), None, Raw())
+    with pytest.raises(ValueError, match=r"no part of this agent's.* here are actor_critic, there"):
+        inheritance(nothing, GIVEN, (), "run")
     with pytest.raises(
         ValueError, match=r"^--from run has 2 learners: give --seeds 2, or name a run of one"
     ):
