@@ -38,7 +38,8 @@ _HOSTED = {
 _GYMNASIUM = "host.gymnasium"  # every other name on the host
 _STEPPING = ("async", "envpool")  # how a task is stepped, not which
 # prefix in training -> prefix in evaluation
-_EVALUATED = {"async/": "", "atari/": "atari-games/", "envpool-lives/": "envpool/"}
+_LIVES = {"atari/": "atari-games/", "envpool-lives/": "envpool/"}  # and their whole games
+_EVALUATED = {"async/": "", **_LIVES}
 # that register environments in Gymnasium
 PACKAGES = ("ogbench", "gymnasium_robotics", "minigrid", "popgym", "ale_py")
 _TIMED, _GOALS = "timed/", "goals/"
@@ -239,6 +240,13 @@ def evaluated(name: str) -> str:
         if bare.startswith(trained):
             return "".join(prefixes) + played + bare.removeprefix(trained)
     return name
+
+
+def ends_with_lives(name: str) -> bool:
+    """Whether an episode ends with each life of a game. Evaluations play whole games, which may
+    show other stacks of pictures.
+    """
+    return split(name)[-1].startswith(tuple(_LIVES))
 
 
 def codes_of(name: str) -> list[str]:

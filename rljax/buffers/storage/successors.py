@@ -77,16 +77,11 @@ class Successors(PerLearner):
         capacity = self.place.shape[1]
         num_envs = self.num_envs
         new = newest_frame(transitions.next_observation, self.stack)
-        frames = jax.tree.map(
-            lambda old, x: old.at[:, :num_envs].set(x.astype(old.dtype)), self.frames, new
-        )
         # The oldest rows of a full ring have lost their earlier frames.
         lost = num_envs * (self.stack - 1)
         most = jnp.where(size < capacity, size, capacity - lost)
-        part = self.replace(
-            frames=frames, usable=jnp.minimum(self.usable + num_envs, most), steps=self.steps + 1
-        )
-        part, place = part._keep(ended)
+        usable = jnp.minimum(self.usable + num_envs, most)
+        part, place = self.replace(usable=usable, steps=self.steps + 1)._keep(ended, new)
         part = part.replace(place=jax.lax.dynamic_update_slice(self.place, place, (0, position)))
         if self.earlier is None or self.passed is None:
             return part
@@ -96,13 +91,17 @@ class Successors(PerLearner):
 
     def cut(self, cut: Array, newest: Array) -> Successors:
         """The part where episodes end at the `newest` rows [E] after all, for `cut` [P, E]."""
-        part, place = self._keep(cut)
+        part, place = self._keep(cut, jax.tree.map(lambda x: x[:, : self.num_envs], self.frames))
         place = jnp.where(cut, place, self.place[:, newest])
         passed = None if self.passed is None else jnp.zeros_like(self.passed)
         return part.replace(place=self.place.at[:, newest].set(place), passed=passed)
 
-    def _keep(self, ended: Array) -> tuple[Successors, Array]:
-        """Keep the newest rows' successors where they `ended` [P, E], and say where, or -1."""
+    def _keep(self, ended: Array, new: Any) -> tuple[Successors, Array]:
+        """Keep the newest rows' successors `new` [P, E, ...], also as finals where they `ended`
+        [P, E], and say where, or -1.
+
+        Where `new` comes from `frames` itself, a compiled step copies all frames.
+        """
         number, finals = self.num_envs, self.owned.shape[1]
         index = (self.cursor[:, None] + jnp.cumsum(ended, axis=1) - ended) % finals  # [P, E]
         # In steps, of overwritten finals' owners.
@@ -110,12 +109,19 @@ class Successors(PerLearner):
         newer = jnp.minimum(age, self.place.shape[1] // number).astype(jnp.int32) * number
         usable = jnp.minimum(self.usable, jnp.where(ended, newer, self.place.shape[1]).min(axis=1))
 
-        def write(old: Array, new: Array, at: Array) -> Array:
-            return jax.vmap(lambda old, new, at: old.at[at].set(new, mode="drop"))(old, new, at)
+        def write(old: Array, new: Array, at: Array, mode: str) -> Array:
+            return jax.vmap(lambda old, new, at: old.at[at].set(new, mode=mode))(old, new, at)
 
-        where = jnp.where(ended, index, number + finals)  # beyond the end nothing is written
-        frames = jax.tree.map(lambda x: write(x, x[:, :number], where + number), self.frames)
-        owned = write(self.owned, jnp.broadcast_to(self.steps, ended.shape), where)
+        beyond = jnp.where(ended, index, finals)  # the end, where nothing is written
+        owned = write(self.owned, jnp.broadcast_to(self.steps, ended.shape), beyond, "drop")
+        # Where no episode ended the newest successor is written twice: without a condition, XLA
+        # writes in place.
+        where = jnp.where(ended, index + number, jnp.arange(number))
+        frames = jax.tree.map(
+            lambda old, x: write(old.at[:, :number].set(x), x, where, "promise_in_bounds"),
+            self.frames,
+            jax.tree.map(lambda old, x: x.astype(old.dtype), self.frames, new),
+        )
         cursor = (self.cursor + ended.sum(axis=1, dtype=jnp.int32)) % finals
         part = self.replace(frames=frames, owned=owned, cursor=cursor, usable=usable)
         return part, jnp.where(ended, index + number, -1)

@@ -257,7 +257,7 @@ def _places(experiment: Experiment, name: str, inside: AutoReset | None) -> Plac
             f"{hosted.num_tasks} tasks that share them: give a multiple, such "
             f"as {round_up(settings.eval_episodes, hosted.num_tasks)}."
         )
-    if not elsewhere:
+    if not elsewhere and not envs.ends_with_lives(name):
         return Places(evaluator, evaluator.spec, inside, hosted)
     if inside is not None:
         hosted, spec = None, inside.spec

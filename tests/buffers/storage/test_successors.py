@@ -303,6 +303,25 @@ def test_the_estimate_of_batches_counts_whole_stacks() -> None:
     np.testing.assert_allclose(estimate, nbytes(sample(declared, ring, None, keys())), rtol=0.02)
 
 
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_no_step_copies_the_successors(num_envs: int) -> None:
+    """A sixteenth of the ring in each step is most of a step's time."""
+    picture = jnp.zeros((1, num_envs, 40, 40, 4), jnp.uint8)
+    rows = jnp.zeros((1, num_envs))
+    example = Transition(picture, rows, rows, rows > 0, rows > 0, picture)
+
+    def one(time: Any, ring: ReplayBuffer) -> ReplayBuffer:
+        seen = picture + time.astype(jnp.uint8)
+        ended = jnp.broadcast_to(time % 7 == 0, rows.shape)
+        return ring.add(
+            example.replace(observation=seen, next_observation=seen + 1, truncated=ended)
+        )
+
+    loop = jax.jit(lambda ring, n: jax.lax.fori_loop(0, n, one, ring), donate_argnums=0)
+    ring = ReplayBuffer.create(example, 30_000, 4)
+    assert_in_place(loop.lower(ring, 5).compile(), ring.successors)
+
+
 @pytest.mark.slow
 def test_drivers_store_the_same_and_resume_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fakes that do not learn act alike, however experience is stored."""

@@ -13,6 +13,8 @@ import pytest
 
 from rljax import envs
 from rljax.envs.host import atari
+from rljax.learning.loop import Training
+from rljax.runs import experiments
 
 
 def actions(number: int, size: int, seed: int = 0) -> np.ndarray:
@@ -67,6 +69,16 @@ def test_observations_are_those_of_a_console_driven_by_hand() -> None:
         theirs = np.stack(pictures[time : time + 4], axis=-1)
         assert np.abs(observation[0] - theirs).max() <= 1, f"at {time}"  # a half rounds either way
     assert len({observation.tobytes() for observation in ours}) > 20
+
+
+@pytest.mark.parametrize(("game", "stack"), [("atari/Breakout", 4), ("atari-sticky/Breakout", 4)])
+def test_a_run_stores_each_picture_once(game: str, stack: int) -> None:
+    """Evaluations play whole games, whose pictures are not forgotten with a life."""
+    settings: Any = {"config": {"replay_size": 1_000, "warmup_steps": 100}}
+    training = Training(experiments.prepare("dqn", game, 2_000, **settings))
+    assert training.spec.stack == stack
+    assert training.driver.hosted.spec.stack == stack
+    training.close()
 
 
 @pytest.mark.slow

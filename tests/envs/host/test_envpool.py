@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from rljax import envs
+from rljax.learning.loop import Training
+from rljax.runs import experiments
 
 pytest.importorskip("envpool", reason="envpool is not installed: make test-extras")
 pytestmark = pytest.mark.filterwarnings("ignore:.* channels first:UserWarning")
@@ -55,6 +57,14 @@ def test_lives_are_episodes_of_one_game(monkeypatch: pytest.MonkeyPatch) -> None
             begun.append(lives[i])
     games.close()
     assert {1, 2, 3, 4, 5} <= set(begun)
+
+
+@pytest.mark.parametrize(("game", "stack"), [("envpool/Pong-v5", 4), ("envpool-lives/Pong-v5", 1)])
+def test_a_run_stores_the_pictures_that_its_games_show(game: str, stack: int) -> None:
+    settings: Any = {"config": {"replay_size": 1_000, "warmup_steps": 100}}
+    training = Training(experiments.prepare("dqn", game, 2_000, **settings))
+    assert training.spec.stack == training.driver.hosted.spec.stack == stack
+    training.close()
 
 
 def test_lives_are_of_atari_games_and_evaluations_play_whole_games() -> None:
