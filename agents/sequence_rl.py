@@ -11,7 +11,8 @@ a' the first action of a sequence from s'
   L(pi)    = mean 1/J sum_k (alpha log pi(a_k|h_k) - min_c Q_c(s_k, a_k))
 The temperature's loss is SAC's, of the mean entropy over k.
 
-Departs from the paper: no code is published; its page has our reading.
+Departs from the paper: it is our reading of parts of it. The page
+says how a class of its authors differs, which no program trains.
 
 [1] Patel and Siegelmann, Overcoming Slow Decision Frequencies, arXiv:2410.08979
 [2] Haarnoja et al., Soft Actor-Critic Algorithms, arXiv:1812.05905

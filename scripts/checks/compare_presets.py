@@ -27,12 +27,16 @@ from typing import Any, NamedTuple
 from rljax.learning import configuration, registry
 from rljax.runs import experiments
 from scripts.checks.authors import (
+    acme,
+    actor_critics,
     constrained,
     data,
+    discrete,
     generative,
     hybrid,
     off_policy,
     online,
+    simba,
     streams,
 )
 from scripts.checks.authors.readers import squeezed
@@ -40,7 +44,19 @@ from scripts.checks.authors.shared import DoesNotApply, Logarithm, Settings, Sou
 from scripts.results.shared import RESULTS
 
 ROOT = Path(__file__).parents[2]
-PARTS = (data, generative, hybrid, online, off_policy, constrained, streams)
+PARTS = (
+    data,
+    generative,
+    hybrid,
+    online,
+    off_policy,
+    simba,
+    acme,
+    actor_critics,
+    discrete,
+    constrained,
+    streams,
+)
 SOURCES = tuple(source for part in PARTS for source in part.SOURCES)
 ABSENT = "no such setting"
 NEUTRAL = ("none", None, False)  # values of theirs that need no setting
@@ -110,10 +126,13 @@ def compare(source: Source, checkout: Path) -> Comparison:
 
 
 def resolved(source: Source, module: Any, task: str) -> dict[str, Any]:
-    """Our settings for a task, as a run takes them."""
+    """Our settings for a task, as a run takes them; critics without widths have the actor's."""
     places = (None, task) if task.startswith(FROM_DATA) else (task, None)
     config = experiments.preset(source.agent, module, *places, source.variant)
-    return configuration.as_json(config)
+    values = configuration.as_json(config)
+    if "critic_hidden" in values and values["critic_hidden"] is None:
+        values["critic_hidden"] = values["hidden"]
+    return values
 
 
 def words(agent: str) -> str:

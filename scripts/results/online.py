@@ -32,7 +32,7 @@ PQN and DQN on MinAtar. GAME is Breakout or SpaceInvaders:
   rljax train pqn --env gymnax/GAME-MinAtar --steps 10000000 --seeds 10 --eval-every 500000 \
       --out runs/results/pqn-GAME-MinAtar-10M
   rljax train dqn --env gymnax/Breakout-MinAtar --steps 200000 --seeds 2 --eval-every 25000 \
-      --config.epsilon-steps 5e4 --out runs/results/dqn-Breakout-MinAtar
+      --config.epsilon-steps 5e4 --config.loss huber --out runs/results/dqn-Breakout-MinAtar
 
 Other spaces: masks, a dictionary with a picture, a dictionary with goals. The last two need
 rljax-suite[minigrid,robotics]:

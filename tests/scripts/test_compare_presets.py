@@ -13,7 +13,7 @@ import pytest
 
 from rljax.learning import registry
 from scripts.checks import compare_presets
-from scripts.checks.authors import readers
+from scripts.checks.authors import acme, readers, simba
 from scripts.checks.authors.shared import (
     DoesNotApply,
     Intended,
@@ -191,6 +191,26 @@ python other.py --env y
     assert readers.commands(path, "scripts.train") == [{"name": "x"}]
 
 
+def test_bindings_of_gin(tmp_path):
+    text = """import dopamine
+Agent.gamma = 0.99
+Agent.update_horizon = 1#3
+Agent.kind = 'uniform'  # or 'prioritized'
+Agent.network = @networks.Network
+create_optimizer = @agent.create_optimizer
+module.Buffer.size = 10_000
+Other.gamma = 0.5
+"""
+    path = written(tmp_path, "agent.gin", text)
+    assert readers.gin(path, "Agent", "module.Buffer") == {
+        "gamma": 0.99,
+        "update_horizon": 1,
+        "kind": "uniform",
+        "network": "@networks.Network",
+        "size": 10_000,
+    }
+
+
 def test_calls_in_a_notebook(tmp_path):
     text = """train_fn = {
   'ant': functools.partial(ppo.train, num_envs=4096, reward_scaling=10),
@@ -275,6 +295,16 @@ def test_differences_are_found_and_explained_by_words_that_stand_somewhere(check
         assert different.reason == reason
 
 
+def test_critics_without_widths_of_their_own_have_the_actors():
+    defaults = Source("mpo", "theirs", "*", tasks, {})
+    module = registry.load_agent("mpo")
+    assert module.Config().critic_hidden is None
+    ours = compare_presets.resolved(defaults, module, "Hopper-v5")
+    assert ours["critic_hidden"] == ours["hidden"] == [256, 256, 256]
+    ours = compare_presets.resolved(defaults, module, "playground/CheetahRun")
+    assert ours["critic_hidden"] == [512, 512, 256]
+
+
 def test_a_rule_that_reads_nothing_is_an_error(checkout):
     with pytest.raises(ValueError, match="no task of theirs sets what discount is read from"):
         compare_presets.compare(source(discount="gamma"), checkout)
@@ -321,7 +351,53 @@ def test_command(monkeypatch, checkout, command, tmp_path, capsys):
     assert "no task of theirs" in text
 
 
+def test_a_script_overrides_the_files_of_settings(tmp_path):
+    configs = tmp_path / "configs"
+    written(configs, "flashSAC_base.yaml", "gamma: 0.99\nn_step: 1\nupdates: 3\n")
+    written(configs, "agent/flashSAC.yaml", "gamma: ${gamma}\nsample_batch_size: 2\nlr: 3e-4\n")
+    script = """
+env_names=(
+    "myo-reach"
+    "myo-pose"
+)
+python train.py \\
+    --overrides env.env_name=${env_name} \\
+    --overrides agent.sample_batch_size=2_048 \\
+    --overrides updates_per_interaction_step=1 \\
+    --overrides gamma=0.95
+"""
+    written(tmp_path, "scripts/run.sh", script)
+    names, values = simba.flashsac_settings(tmp_path, "run.sh")
+    assert names == ["myo-reach", "myo-pose"]
+    assert values == {
+        "gamma": 0.95,
+        "n_step": 1,
+        "updates": 3,
+        "sample_batch_size": 2_048,
+        "lr": 3e-4,
+    }
+    written(tmp_path, "scripts/run.sh", script.replace("gamma", "other"))
+    with pytest.raises(ValueError, match=r"'run\.sh' does not set gamma"):
+        simba.flashsac_settings(tmp_path, "run.sh")
+
+
+@pytest.mark.parametrize(
+    ("period", "rate", "expected"), [(100, None, (1.0, 100)), (None, 0.01, (0.01, None))]
+)
+def test_targets_of_acme_are_copied_or_follow(period, rate, expected):
+    theirs = Settings({"target_update_period": period, "target_update_rate": rate})
+    rate_of: Any = acme.MPO["target_rate"]
+    assert acme.MPO["target_every"] == "target_update_period"
+    assert (rate_of(theirs), theirs["target_update_period"]) == expected
+
+
 # The table itself, as far as it needs no checkout
+
+
+def test_each_source_is_an_entry_of_its_own():
+    places = [(each.label, each.repository, each.files) for each in compare_presets.SOURCES]
+    assert len(set(places)) == len(places)
+    assert {each.agent for each in compare_presets.SOURCES} <= set(registry.names())
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.checks.authors import readers
-from scripts.checks.authors.shared import Rule, Source, Tasks, in_words, layers
+from scripts.checks.authors.shared import Intended, Rule, Source, Tasks, in_words, layers
 
 DQL: dict[str, Rule] = {
     "batch_size": "batch_size",
@@ -43,6 +43,37 @@ def dql_tasks(checkout: Path) -> Tasks:
     }
     table = readers.constant(script, "hyperparameters")
     return {f"d4rl/{name}": {**code, **values} for name, values in table.items()}
+
+
+# OFQL, whose presets take rewards and observations from CleanDiffuser's Diffusion-QL.
+
+OFQL: dict[str, Rule] = {
+    "actor_lr": "actor_learning_rate",
+    "critic_lr": "critic_learning_rate",
+    "batch_size": "batch_size",
+    "discount": "discount",
+    "average_rate": lambda theirs: 1.0 - theirs["ema_rate"],
+    "average_every": "ema_update_interval",
+    "average_from": "average_from",
+    "num_candidates": "num_candidates",
+    "inverse_temperature": "weight_temperature",
+    "average_acts": "use_ema",
+    "embedding": "embedding",
+    "reward_transform": in_words("normalize_reward", {True: "return_range", False: "none"}),
+    "normalise_observations": lambda theirs: True,
+}
+
+
+def ofql_tasks(checkout: Path) -> Tasks:
+    """CleanDiffuser's settings of Diffusion-QL on locomotion."""
+    folder = checkout / "configs" / "dql" / "mujoco"
+    program = checkout / "pipelines" / "dql_d4rl_mujoco.py"
+    readers.says(program, "if n_gradient_step >= 1000: actor.ema_update()")
+    readers.says(program, "emb_dim=64")
+    readers.says(program, "obs = torch.tensor(normalizer.normalize(obs)")
+    values = readers.yaml_file(folder / "mujoco.yaml") | {"average_from": 1_000, "embedding": 64}
+    files = [readers.yaml_file(path) for path in sorted((folder / "task").glob("*.yaml"))]
+    return {f"d4rl/{each['env_name']}": {**values, **each} for each in files}
 
 
 FLOW: dict[str, Rule] = {
@@ -131,6 +162,20 @@ SOURCES = (
         },
     ),
     Source("dql", "Diffusion-Policies-for-Offline-RL", "main.py", dql_tasks, DQL),
+    Source(
+        "ofql",
+        "CleanDiffuser",
+        "configs/dql/mujoco, pipelines/dql_d4rl_mujoco.py",
+        ofql_tasks,
+        OFQL,
+        (
+            Intended(
+                "inverse_temperature",
+                "*",
+                "Diffusion-QL's; CleanDiffuser tunes it per set, with scaled rewards",
+            ),
+        ),
+    ),
     Source(
         "fql",
         "fql",

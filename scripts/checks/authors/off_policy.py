@@ -248,58 +248,7 @@ def td7_tasks(checkout: Path) -> Tasks:
     return per_task((f"{name}-v5" for name in LOCOMOTION), values)
 
 
-# FlashSAC and SimbaV2, by the same authors.
-
-FLASHSAC: dict[str, Rule] = {
-    "actor_lr": "learning_rate_peak",
-    "critic_lr": "learning_rate_peak",
-    "temperature_lr": "learning_rate_peak",
-    "rate_end": lambda theirs: theirs["learning_rate_end"] / theirs["learning_rate_peak"],
-    "policy_delay": "actor_update_period",
-    "batch_size": "sample_batch_size",
-    "replay_size": number_of("buffer_max_length"),
-    "warmup_steps": number_of("buffer_min_length"),
-    "n_step": "n_step",
-    "normalise_rewards": "normalize_reward",
-    "return_limit": "normalized_G_max",
-    "v_max": "normalized_G_max",
-    "discount": "gamma",
-    "target_rate": "critic_target_update_tau",
-    "bins": "critic_num_bins",
-    "init_temperature": "temp_initial_value",
-    "target_std": "temp_target_sigma",
-    "imitation_weight": "actor_bc_alpha",
-    "hidden": layers("actor_hidden_dim", "actor_num_blocks"),
-    "critic_hidden": layers("critic_hidden_dim", "critic_num_blocks"),
-    "num_updates": "updates_per_interaction_step",
-}
-SIMBAV2: dict[str, Rule] = {
-    "actor_lr": "learning_rate_init",
-    "critic_lr": "learning_rate_init",
-    "temperature_lr": "learning_rate_init",
-    "rate_end": lambda theirs: theirs["learning_rate_end"] / theirs["learning_rate_init"],
-    "normalise_observations": "normalize_observation",
-    "normalise_rewards": "normalize_reward",
-    "return_limit": "normalized_g_max",
-    "v_max": "normalized_g_max",
-    "hidden": layers("actor_hidden_dim", "actor_num_blocks"),
-    "critic_hidden": layers("critic_hidden_dim", "critic_num_blocks"),
-    "num_critics": lambda theirs: 2 if theirs["episodic"] else 1,
-    "bins": "critic_num_bins",
-    "target_rate": "target_tau",
-    "init_temperature": "temp_initial_value",
-    "target_entropy_share": lambda theirs: -theirs["temp_target_entropy_coef"],
-    "batch_size": "sample_batch_size",
-    "replay_size": number_of("max_length"),
-    "warmup_steps": number_of("min_length"),
-    "num_updates": "action_repeat",
-    "discount": lambda theirs: limited(theirs["max_episode_steps"] / theirs["action_repeat"]),
-}
-
-
-def limited(steps: float) -> float:
-    """The discount that their files compute from an episode's number of decisions."""
-    return min(max(1.0 - 5.0 / steps, 0.95), 0.995)
+# BRO.
 
 
 def resets(theirs: Settings) -> tuple[int, ...]:
@@ -365,35 +314,6 @@ def bro_fast_tasks(checkout: Path) -> Tasks:
     return bro_tasks(checkout, 2)
 
 
-def flashsac_tasks(checkout: Path) -> Tasks:
-    """Their files of settings, as the script for MuJoCo overrides them."""
-    configs = checkout / "configs"
-    values: dict[str, Any] = readers.yaml_file(configs / "flashSAC_base.yaml")
-    values |= readers.yaml_file(configs / "agent" / "flashSAC.yaml")
-    values |= {"gamma": 0.99, "n_step": 1}
-    readers.says(configs / "flashSAC_base.yaml", "gamma: 0.99 n_step: 1")
-    script = checkout / "scripts" / "run_mujoco.sh"
-    for name in ("sample_batch_size", "updates_per_interaction_step"):
-        match = re.search(rf"overrides (?:agent\.)?{name}=(\d+)", script.read_text())
-        if match is None:
-            raise ValueError(f"'{script}' does not set {name}.")
-        values[name] = int(match[1])
-    return per_task((f"{name}-v5" for name in LOCOMOTION), values)
-
-
-def simbav2_tasks(checkout: Path) -> Tasks:
-    """Their files of settings for MuJoCo, in which an update follows each step."""
-    configs = checkout / "configs"
-    readers.says(
-        configs / "online_rl.yaml",
-        "max(min((${eff_episode_len} / 5 - 1) / (${eff_episode_len} / 5), 0.995), 0.95)",
-    )
-    values: dict[str, Any] = readers.yaml_file(configs / "agent" / "simbaV2.yaml")
-    values |= readers.yaml_file(configs / "buffer" / "numpy_uniform.yaml")
-    values |= readers.yaml_file(configs / "env" / "mujoco.yaml")
-    return per_task((f"{name}-v5" for name in LOCOMOTION), values)
-
-
 SOURCES = (
     Source("tqc", "tqc_pytorch", "main.py, README.md", tqc_tasks, TQC),
     Source("sac", "REDQ", "experiments/train_redq_sac.py", redq_tasks, REDQ, variant="redq"),
@@ -425,14 +345,5 @@ SOURCES = (
             variant=variant,
         )
         for tasks, variant in ((bro_tasks, None), (bro_fast_tasks, "fast"))
-    ),
-    Source("flashsac", "FlashSAC", "configs, scripts/run_mujoco.sh", flashsac_tasks, FLASHSAC),
-    Source(
-        "simbav2",
-        "SimbaV2",
-        "configs",
-        simbav2_tasks,
-        SIMBAV2,
-        (Intended("num_updates", "*", "Two updates per step** made the published results"),),
     ),
 )

@@ -233,31 +233,6 @@ def pqn_tasks(checkout: Path) -> Tasks:
     }
 
 
-# Acme.
-
-R2D2: dict[str, Rule] = {
-    "learning_rate": "learning_rate",
-    "batch_size": "batch_size",
-    "burn_in": "burn_in_length",
-    "length": "trace_length",
-    "overlap": lambda theirs: theirs["trace_length"] - theirs["sequence_period"],
-    "n_step": "bootstrap_n",
-    "discount": "discount",
-    "target_every": "target_update_period",
-    "replay_size": "max_replay_size",
-    "warmup_steps": "min_replay_size",
-    "correction": "importance_sampling_exponent",
-    "priority_exponent": "priority_exponent",
-    "priority_max": "max_priority_weight",
-}
-
-
-def r2d2_tasks(checkout: Path) -> Tasks:
-    """The agent's defaults."""
-    path = checkout / "acme" / "agents" / "jax" / "r2d2" / "config.py"
-    return {"atari/Breakout": readers.dataclass(path, "R2D2Config")}
-
-
 # Brax and MuJoCo Playground.
 
 PPO: dict[str, Rule] = {
@@ -392,14 +367,6 @@ SOURCES = (
         "dqn", "Rainbow", "README.md, main.py", efficient_tasks, RAINBOW, variant="rainbow-100k"
     ),
     Source("pqn", "purejaxql", "purejaxql/config/alg/*.yaml", pqn_tasks, PQN),
-    Source(
-        "r2d2",
-        "acme",
-        "acme/agents/jax/r2d2/config.py",
-        r2d2_tasks,
-        R2D2,
-        (Intended("learning_rate replay_size", "atari/*", "Kapturowski et al., ICLR 2019"),),
-    ),
     Source(
         "sac",
         "rl-baselines3-zoo",

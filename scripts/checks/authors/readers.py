@@ -317,6 +317,12 @@ def _options(words: list[str]) -> dict[str, Any]:
     return options
 
 
+def gin(path: Path, *kinds: str) -> dict[str, Any]:
+    """Parameters that a file of gin binds for some classes or functions; references are text."""
+    pairs = re.findall(r"^([\w./]+)\.(\w+)\s*=\s*([^#\n]+)", path.read_text(), re.MULTILINE)
+    return {name: number(value.strip()) for kind, name, value in pairs if kind in kinds}
+
+
 def convolutions(path: Path) -> list[list[int]]:
     """Channels, kernel and stride of each nn.Conv2d of a file, in order."""
     scope, layers = Scope(), []

@@ -1,0 +1,195 @@
+"""TD3, MEX, DSAC-T and Sequence RL, beside the programs of their authors."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+from scripts.checks.authors import readers
+from scripts.checks.authors.shared import (
+    Intended,
+    Rule,
+    Source,
+    Tasks,
+    layers,
+    number_of,
+)
+
+LOCOMOTION = ("Hopper", "HalfCheetah", "Walker2d", "Ant", "Humanoid")
+
+# TD3, and MEX on its code.
+
+TD3: dict[str, Rule] = {
+    "actor_lr": "actor_lr",
+    "critic_lr": "critic_lr",
+    "replay_size": number_of("max_size"),
+    "warmup_steps": number_of("start_timesteps"),
+    "batch_size": "batch_size",
+    "exploration_noise": "expl_noise",
+    "discount": "discount",
+    "target_rate": "tau",
+    "target_noise": "policy_noise",
+    "target_noise_clip": "noise_clip",
+    "policy_delay": "policy_freq",
+    "hidden": "hidden",
+}
+MEX: dict[str, Rule] = {**TD3, "optimism": "eta"}
+
+
+def td3_settings(folder: Path, agent: str) -> dict[str, Any]:
+    """Options of the program, with what the code of the networks and of the replay has."""
+    code = folder / f"{agent}.py"
+    readers.says(code, "self.l1 = nn.Linear(state_dim, 256) self.l2 = nn.Linear(256, 256)")
+    readers.says(code, "self.l4 = nn.Linear(state_dim + action_dim, 256)")
+    return {
+        **readers.arguments(folder / "main.py"),
+        "max_size": readers.parameters(folder / "utils.py", "ReplayBuffer.__init__")["max_size"],
+        "actor_lr": readers.keywords(code, "Adam")["lr"],
+        "critic_lr": readers.keywords(code, "Adam", 1)["lr"],
+        "hidden": (256, 256),
+    }
+
+
+def td3_tasks(checkout: Path) -> Tasks:
+    """The commands of their script."""
+    values = td3_settings(checkout, "TD3")
+    commands = readers.commands(checkout / "run_experiments.sh", "main.py")
+    return {re.sub(r"-v\d$", "-v5", each["env"]): {**values, **each} for each in commands}
+
+
+def mex_tasks(checkout: Path) -> Tasks:
+    """The command of their script, which says how much optimism sparse rewards get."""
+    folder = checkout / "MEX_MF"
+    (options,) = readers.commands(folder / "run_experiments.sh", "main.py")
+    return {"defaults": {**td3_settings(folder, options["policy"]), **options}}
+
+
+# DSAC-T.
+
+DSACT: dict[str, Rule] = {
+    "actor_lr": "policy_learning_rate",
+    "critic_lr": "value_learning_rate",
+    "temperature_lr": "alpha_learning_rate",
+    "batch_size": "replay_batch_size",
+    "replay_size": "buffer_max_size",
+    "warmup_steps": "buffer_warm_size",
+    "num_envs": "sample_batch_size",
+    "num_steps": "sample_interval",
+    "discount": "gamma",
+    "target_rate": "tau",
+    "std_rate": "tau",
+    "reward_scale": "reward_scale",
+    "learn_temperature": "auto_alpha",
+    "policy_delay": "delay_update",
+    "log_std_min": "policy_min_log_std",
+    "log_std_max": "policy_max_log_std",
+    "hidden": ("policy_hidden_sizes", "value_hidden_sizes"),
+    "activation": "policy_hidden_activation",
+    # By `dsact_tasks`:
+    "init_temperature": lambda theirs: math.e,
+    "target_entropy_share": lambda theirs: 1.0,
+    "std_epsilon": lambda theirs: 0.1,
+    "clip_range": lambda theirs: 3.0,
+    "critic_loss": lambda theirs: "huber",
+    "huber_limit": lambda theirs: 50.0,
+}
+
+
+def dsact_tasks(checkout: Path) -> Tasks:
+    """Their scripts for MuJoCo: one for Hopper, one for all else."""
+    for text in (
+        "self.log_alpha = nn.Parameter(torch.tensor(1, dtype=torch.float32))",
+        'self.target_entropy = -kwargs["action_dim"]',
+        'self.tau_b = kwargs.get("tau_b", self.tau)',
+        "bias = 0.1",
+        "td_bound = 3 * q_std",
+        "huber_loss(q1, target_q1, delta = 50, reduction='none')",
+    ):
+        readers.says(checkout / "dsac_v2.py", text)
+    folder = checkout / "example_train"
+    return {
+        f"{name}-v5": readers.arguments(
+            folder / f"dsacv2_mlp_{'hopper' if name == 'Hopper' else 'mujoco'}_offserial.py"
+        )
+        for name in LOCOMOTION
+    }
+
+
+# Sequence RL, whose file of settings is for SAC, their baseline.
+
+SEQUENCES: dict[str, Rule] = {
+    "actor_lr": "lr",
+    "critic_lr": "lr",
+    "temperature_lr": "lr",
+    "model_lr": "lr",
+    "batch_size": "batch_size",
+    "replay_size": "replay_size",
+    "warmup_steps": "start_timesteps",
+    "num_updates": "updates_per_step",
+    "discount": "discount",
+    "target_rate": "tau",
+    "policy_delay": "actor_update_frequency",
+    "log_std_min": "LOG_SIG_MIN",
+    "log_std_max": "LOG_SIG_MAX",
+    "hidden": layers("hidden_size", 2),
+    "memory_hidden": layers("hidden_size", 1),
+}
+
+
+def sequence_tasks(checkout: Path) -> Tasks:
+    """Their settings of each environment, with what the code of the agent has."""
+    folder = checkout / "scripts"
+    code = folder / "sac.py"
+    readers.says(code, "self.gru = nn.GRUCell(num_actions, hidden_dim)")
+    values = {name: readers.constant(code, name) for name in ("LOG_SIG_MIN", "LOG_SIG_MAX")}
+    values |= readers.parameters(code, "SACGRU.__init__")
+    table = readers.constant(folder / "hyperparameters.py", "hyperparametersSAC")
+    tasks: Tasks = {}
+    for name, changes in table.items():
+        if name != "Default":
+            ours = re.sub(r"-v2$", "-v3" if name.startswith("LunarLander") else "-v5", name)
+            tasks[ours] = {**values, **table["Default"], **changes}
+    return tasks
+
+
+SOURCES = (
+    Source("td3", "TD3", "run_experiments.sh, main.py, TD3.py", td3_tasks, TD3),
+    Source(
+        "td3",
+        "MEX",
+        "MEX_MF/run_experiments.sh, main.py, IO.py",
+        mex_tasks,
+        MEX,
+        variant="mex",
+    ),
+    Source(
+        "dsact",
+        "DSAC-v2",
+        "example_train/dsacv2_mlp_*.py, dsac_v2.py",
+        dsact_tasks,
+        DSACT,
+        (
+            Intended("num_envs", "*", "The paper takes 20 samples of the environment per update"),
+            Intended("critic_loss", "*", "the authors' code since July 2025"),
+            Intended("discount", "Hopper-*", "the authors' script for Hopper has 0.999"),
+        ),
+    ),
+    Source(
+        "sequence_rl",
+        "Sequence-Reinforcement-Learning",
+        "scripts/hyperparameters.py, scripts/sac.py",
+        sequence_tasks,
+        SEQUENCES,
+        (
+            Intended(
+                "actor_lr critic_lr temperature_lr model_lr",
+                "Pendulum-v1",
+                "learning rates: RL Zoo's of SAC, the model's the same",
+            ),
+            Intended("replay_size", "Pendulum-v1", "replay: own choice for 30,000 steps"),
+            Intended("memory_hidden", "*", "The GRU has 64 units, theirs 256"),
+        ),
+    ),
+)
