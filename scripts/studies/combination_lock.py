@@ -8,6 +8,8 @@ the combination, of whose actions 1 in H is uniform. All seeds of a cell are lea
 program.
 
   python scripts/studies/combination_lock.py
+  python scripts/studies/combination_lock.py --learners ppo after sac dqn \
+      --output results/studies/combination_lock_after
 
 Complete runs are not repeated, and interrupted runs continue. Data sets are written once, into
 `--runs`; anyone can write them alone, too: rljax data record rljax/CombinationLock-10-discrete
@@ -147,7 +149,8 @@ def table(study: Mapping[str, Any]) -> str:
     ]
     lines.append("|---|---|---|---|---|---|")
     for horizon, cell in study["locks"].items():
-        for label, name in AGENTS.items():
+        for label in cell["opened"]:
+            name = AGENTS[label]
             steps = [x for x in cell["opened"][label] if x is not None]
             after = f"{np.median(steps):,.0f}" if steps else ""
             number = f"{len(steps)} of {len(cell['opened'][label])}"
@@ -169,7 +172,8 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
     figure = Figure(figsize=(10, 3.2), layout="constrained")
     panels: Any = figure.subplots(1, len(study["locks"]), sharey=True, squeeze=False)[0]
     for axes, (horizon, cell) in zip(panels, study["locks"].items(), strict=True):
-        for label, name in AGENTS.items():
+        for label in cell["curves"]:
+            name = AGENTS[label]
             steps = cell["curves"][label]["steps"]
             returns = np.asarray(cell["curves"][label]["returns"])
             axes.plot(steps, returns.T, color=COLOURS[label], linewidth=0.7, alpha=0.5)
@@ -190,16 +194,16 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
 def result(horizon: int, options: argparse.Namespace) -> dict[str, Any]:
     """What came of one horizon."""
     lock: Any = envs.make(task(horizon)).environment
-    outs = {label: trained(label, horizon, options) for label in SETTINGS}
-    curves = {label: shared.curves(outs[label], 3) for label in AGENTS}
+    outs = {label: trained(label, horizon, options) for label in (*options.learners, "bc")}
+    curves = {label: shared.curves(outs[label], 3) for label in options.learners}
     finals = {
         label: [returns[-1] for returns in curve["returns"]] for label, curve in curves.items()
     }
-    described = json.loads((outs["data"] / "config.json").read_text())
+    described = json.loads((outs["bc"] / "config.json").read_text())
     return {
         "env": task(horizon),
         "optimum": lock.optimum,
-        "steps": {label: steps_of(label, horizon) for label in AGENTS},
+        "steps": {label: steps_of(label, horizon) for label in options.learners},
         "seeds": [FIRST_SEED + i for i in range(options.seeds)],
         "episodes": options.episodes,
         "dataset": described["dataset"],
@@ -224,6 +228,7 @@ def main() -> None:
     parser.add_argument(
         "--horizons", type=int, nargs="+", choices=tuple(STEPS), default=tuple(STEPS)
     )
+    parser.add_argument("--learners", nargs="+", choices=tuple(AGENTS), default=tuple(AGENTS))
     parser.add_argument("--episodes", type=int, default=2_000, help="of each data set")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--runs", type=Path, default=Path("runs/combination_lock"))

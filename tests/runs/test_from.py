@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from flax import struct
 
-from rljax import networks
+from rljax import envs, networks
 from rljax.learning.agent_state import AgentState, with_parts
 from rljax.learning.loop import Training
 from rljax.learning.population import inheritance
@@ -22,6 +22,7 @@ from rljax.networks.optimisation.trained import parameters_of
 from rljax.runs import experiments, records, run
 from tests.helpers import small_runs
 from tests.runs import parts
+from tests.runs.export import untrained
 
 
 class Old(struct.PyTreeNode):
@@ -86,6 +87,18 @@ def test_a_part_of_another_place_is_inherited() -> None:
     for name in ("actor_critic.policy=actor", "actor_critic.actor=policy", "actor"):
         with pytest.raises(ValueError, match=f"^--from run: --from-parts {name} is not in both"):
             inheritance(wanted, GIVEN, (name,), "run")
+
+
+def test_ppo_begins_with_the_policy_of_bc() -> None:
+    spec, sizes = envs.make("rljax/CombinationLock-10-discrete").spec, (8, 8)
+    given = untrained.policies("bc", spec, hidden=sizes, activation="tanh").state
+    wanted = untrained.policies("ppo", spec, actor_hidden=sizes).state
+    wanted = jax.tree.map(jnp.zeros_like, wanted)
+    parts = inheritance(wanted, given, ("actor_critic.actor=actor.mean",), "run")
+    begun = with_parts(wanted, parts).state.actor_critic.parameters
+    theirs = parameters_of(given.state.actor).mean.params
+    jax.tree.map(np.testing.assert_array_equal, begun.actor.params, theirs)
+    assert not any(x.any() for x in jax.tree.leaves(begun.critic.params)), "its own"
 
 
 def test_one_learner_gives_to_all() -> None:
