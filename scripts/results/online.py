@@ -34,6 +34,14 @@ PQN and DQN on MinAtar. GAME is Breakout or SpaceInvaders:
   rljax train dqn --env gymnax/Breakout-MinAtar --steps 200000 --seeds 2 --eval-every 25000 \
       --config.epsilon-steps 5e4 --config.loss huber --out runs/results/dqn-Breakout-MinAtar
 
+DQN and PQN on Atari for an hour of one core each, one seed. They need rljax-suite[atari]:
+
+  rljax train dqn --env atari/Breakout --steps 120000 --seed 0 --config.warmup-steps 5000 \
+      --config.epsilon-steps 0.2 --config.replay-size 100000 --eval-every 30000 \
+      --eval-episodes 5 --out runs/results/dqn-atari-Breakout
+  rljax train pqn --env atari/Breakout --steps 401408 --seed 0 --eval-every 100352 \
+      --eval-episodes 5 --out runs/results/pqn-atari-Breakout
+
 Other spaces: masks, a dictionary with a picture, a dictionary with goals. The last two need
 rljax-suite[minigrid,robotics]:
 
@@ -86,7 +94,7 @@ A run is kept under the name of its folder. Files that are there already stay, s
 one by one and from different machines. Two figures show runs with the agents' own settings, one for
 agents with a replay buffer and one for PPO, beside the first published curve of each. The third
 shows streams beside SAC and PPO, and these two with one transition at a time. The fourth shows PQN
-and DQN on MinAtar beside streams. Hindsight on Fetch's tasks beside Stable-Baselines3 is measured
+and DQN on MinAtar beside streams, the fifth both on Atari. Hindsight on Fetch's tasks beside Stable-Baselines3 is measured
 by scripts/checks/compare_hindsight.py, whose file this script shows too.
 """
 
@@ -235,6 +243,11 @@ def on_minatar(run: dict[str, Any]) -> bool:
     return "MinAtar" in run["environment"]
 
 
+def on_atari(run: dict[str, Any]) -> bool:
+    """Whether a run is on a game of Atari."""
+    return run["environment"].startswith("atari")
+
+
 def draw_minatar(collected: list[dict[str, Any]], output: Path) -> None:
     """The longest run of each agent on each game of MinAtar."""
     runs = sorted(filter(on_minatar, collected), key=lambda run: run["reached"])
@@ -294,6 +307,8 @@ def tables(collected: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
             key = "online/streaming", "one_transition"
         elif on_minatar(run):
             key = "online", "minatar"
+        elif on_atari(run):
+            key = "online", "atari"
         elif changes(run):
             key = "online", "settings"
         else:
@@ -340,9 +355,12 @@ def main() -> None:
     collected = collected_runs()
     draw_streams(collected, folder / "stream.png")
     draw_minatar(collected, folder / "minatar.png")
+    learning_curves.draw([curve(run) for run in filter(on_atari, collected)], folder / "atari.png")
     for kind in ("replay", "rollout"):
         ours = [
-            run for run in collected if not on_minatar(run) and run["environment"] not in SPACES
+            run
+            for run in collected
+            if not (on_minatar(run) or on_atari(run) or run["environment"] in SPACES)
         ]
         shown = [run for run in ours if usual(run) and learns_from(run) == kind]
         curves = {}
