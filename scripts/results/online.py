@@ -94,8 +94,9 @@ A run is kept under the name of its folder. Files that are there already stay, s
 one by one and from different machines. Two figures show runs with the agents' own settings, one for
 agents with a replay buffer and one for PPO, beside the first published curve of each. The third
 shows streams beside SAC and PPO, and these two with one transition at a time. The fourth shows PQN
-and DQN on MinAtar beside streams, the fifth both on Atari. Hindsight on Fetch's tasks beside Stable-Baselines3 is measured
-by scripts/checks/compare_hindsight.py, whose file this script shows too.
+and DQN on MinAtar beside streams, the fifth both on Atari. Hindsight on Fetch's tasks beside
+Stable-Baselines3 is measured by scripts/checks/compare_hindsight.py, whose file this script shows
+too.
 """
 
 from __future__ import annotations

@@ -691,6 +691,7 @@ def tables() -> dict[tuple[str, str], str]:
         ("studies/offline_to_online", "presets"): ways("halfcheetah-presets"),
         ("studies/combination_lock", "locks"): study("studies/combination_lock/locks"),
         ("studies/combination_lock", "locks_10"): study("studies/combination_lock/locks_10"),
+        ("studies/combination_lock", "locks_after"): study("studies/combination_lock/locks_after"),
         ("studies/defaults", "reach"): study("studies/defaults/reach"),
         ("studies/memory", "chain"): study("studies/memory/chain"),
         ("studies/memory", "hidden"): study("studies/memory/hidden_velocities"),
