@@ -63,7 +63,8 @@ class Group(Mapping[str, Any]):
     def __iter__(self) -> Iterator[str]:
         with text.guarded(self.path, KIND):
             names = list(self._group)
-        return iter(names)
+        # h5py gives bytes where a name is no text.
+        return (x.decode("utf-8", "surrogateescape") if isinstance(x, bytes) else x for x in names)
 
     def __len__(self) -> int:
         with text.guarded(self.path, KIND):

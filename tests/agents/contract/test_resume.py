@@ -22,7 +22,10 @@ AGENTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "flashsac": (RATES, ("batch_stats", "returns")),
     "simbav2": (RATES, ("statistics", "returns")),
     "bro": ({"reset_at": (100, 230), "num_updates": 1}, ("optimist",)),
-    "td7": ({"hidden": (8, 8, 8), "target_every": 50}, ("assessment", "index")),
+    "td7": (
+        {"hidden": (8, 8, 8), "target_every": 50, "checkpoints": True},
+        ("assessment", "index"),
+    ),
 }
 
 

@@ -339,6 +339,22 @@ def test_groups_are_refused(tmp_path: Path, name: str, key: str) -> None:
         load(tmp_path, without(arrays(LENGTHS, ENDS), key) | parts, name)
 
 
+def test_an_array_whose_name_is_no_text_is_not_read(tmp_path: Path) -> None:
+    """h5py gives its name as bytes."""
+    import h5py
+
+    path = hdf5(tmp_path / "a.hdf5", arrays(LENGTHS, ENDS))
+    sound = datasets.load(str(path))
+    with h5py.File(path, "r+") as file:
+        h5py.h5o.copy(file.id, b"rewards", file.id, b"\xff\xferewards")
+    same(datasets.load(str(path)), sound)
+    assert "unread_arrays" in findings(datasets.load(str(path)))
+    with h5py.File(path, "r+") as file:
+        del file["rewards"]
+    with pytest.raises(ValueError, match=r"'a\.hdf5' has no 'rewards'"):
+        datasets.load(str(path))
+
+
 def test_commands_in_the_message_about_bounds_exist(tmp_path: Path) -> None:
     values = arrays(LENGTHS, ENDS)
     values["actions"] *= 2
