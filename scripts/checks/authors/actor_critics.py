@@ -179,7 +179,7 @@ SOURCES = (
     Source(
         "sequence_rl",
         "Sequence-Reinforcement-Learning",
-        "scripts/hyperparameters.py, scripts/sac.py",
+        "hyperparameters.py, sac.py",
         sequence_tasks,
         SEQUENCES,
         (
