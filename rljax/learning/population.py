@@ -136,7 +136,6 @@ def inheritance(wanted: Any, given: Any, parts: Sequence[str], source: str) -> d
     """
     here, there = parts_of(wanted), parts_of(given)
     common = [name for name in here if name in there]
-    named = f"In both are: {', '.join(common) or 'none'}."
     if not (parts or common):
         raise ValueError(
             f"--from {source}: its State has no part of this agent's. Say what is taken with "
@@ -156,8 +155,9 @@ def inheritance(wanted: Any, given: Any, parts: Sequence[str], source: str) -> d
             old = part_at(there, origin or place)
         except (LookupError, AttributeError):
             raise ValueError(
-                f"--from {source}: --from-parts {name} is not in both States. {named} A part of "
-                f"another name is HERE=THERE: here are {', '.join(here)}, there {', '.join(there)}."
+                f"--from {source}: --from-parts {name} is not in both States. In both are: "
+                f"{', '.join(common) or 'none'}. A part of another name is HERE=THERE: here "
+                f"are {', '.join(here)}, there {', '.join(there)}."
             ) from None
         leaves = jax.tree_util.tree_leaves_with_path(old)
         _require_fit(place, leaves, jax.tree_util.tree_leaves_with_path(new), source, common)

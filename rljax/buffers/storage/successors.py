@@ -114,14 +114,14 @@ class Successors(PerLearner):
 
         beyond = jnp.where(ended, index, finals)  # the end, where nothing is written
         owned = write(self.owned, jnp.broadcast_to(self.steps, ended.shape), beyond, "drop")
-        # Where no episode ended the newest successor is written twice: without a condition, XLA
-        # writes in place.
+        # Without a condition XLA writes in place: where no episode ended, the newest again.
         where = jnp.where(ended, index + number, jnp.arange(number))
-        frames = jax.tree.map(
-            lambda old, x: write(old.at[:, :number].set(x), x, where, "promise_in_bounds"),
-            self.frames,
-            jax.tree.map(lambda old, x: x.astype(old.dtype), self.frames, new),
-        )
+
+        def kept(old: Array, new: Array) -> Array:
+            new = new.astype(old.dtype)
+            return write(old.at[:, :number].set(new), new, where, "promise_in_bounds")
+
+        frames = jax.tree.map(kept, self.frames, new)
         cursor = (self.cursor + ended.sum(axis=1, dtype=jnp.int32)) % finals
         part = self.replace(frames=frames, owned=owned, cursor=cursor, usable=usable)
         return part, jnp.where(ended, index + number, -1)

@@ -9,6 +9,7 @@ from typing import Any
 
 from scripts.checks.authors import readers
 from scripts.checks.authors.shared import (
+    ROBOTS,
     Intended,
     Rule,
     Source,
@@ -16,8 +17,6 @@ from scripts.checks.authors.shared import (
     layers,
     number_of,
 )
-
-LOCOMOTION = ("Hopper", "HalfCheetah", "Walker2d", "Ant", "Humanoid")
 
 # TD3, and MEX on its code.
 
@@ -113,7 +112,7 @@ def dsact_tasks(checkout: Path) -> Tasks:
         f"{name}-v5": readers.arguments(
             folder / f"dsacv2_mlp_{'hopper' if name == 'Hopper' else 'mujoco'}_offserial.py"
         )
-        for name in LOCOMOTION
+        for name in ROBOTS
     }
 
 

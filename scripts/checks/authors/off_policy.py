@@ -8,11 +8,13 @@ from typing import Any
 
 from scripts.checks.authors import readers
 from scripts.checks.authors.shared import (
+    ROBOTS,
     Intended,
     Rule,
     Settings,
     Source,
     Tasks,
+    discount_of_limit,
     in_words,
     layers,
     number_of,
@@ -20,7 +22,6 @@ from scripts.checks.authors.shared import (
 )
 
 OWN_PENDULUM = "warm-up and replay: own choice for a run of 10,000 steps"
-LOCOMOTION = ("Hopper", "HalfCheetah", "Walker2d", "Ant", "Humanoid")
 
 
 def rows(path: Path, column: str) -> dict[str, float]:
@@ -61,7 +62,7 @@ def tqc_tasks(checkout: Path) -> Tasks:
     values |= {"lr": 3e-4, "max_size": 1e6, "actor": (256, 256), "critic": (512, 512, 512)}
     table = rows(checkout / "README.md", "top_quantiles_to_drop_per_net")
     name = "top_quantiles_to_drop_per_net"
-    return {f"{task}-v5": {**values, name: table[task]} for task in LOCOMOTION}
+    return {f"{task}-v5": {**values, name: table[task]} for task in ROBOTS}
 
 
 # REDQ, and DroQ on its code.
@@ -95,7 +96,7 @@ def redq_settings(file: Path, core: Path) -> Tasks:
     readers.says(core.with_name("redq_sac.py"), says)
     entropies = readers.constant(core, "mbpo_target_entropy_dict")
     values["actor_value"] = "mean"
-    return {f"{task}-v5": {**values, "entropies": entropies[f"{task}-v2"]} for task in LOCOMOTION}
+    return {f"{task}-v5": {**values, "entropies": entropies[f"{task}-v2"]} for task in ROBOTS}
 
 
 def redq_tasks(checkout: Path) -> Tasks:
@@ -142,7 +143,7 @@ XQC: dict[str, Rule] = {
     "norm_place": lambda theirs: "before" if theirs["pre_activation_bn"] else "after",
 }
 LIMITS = {
-    **{f"{name}-v5": 1_000 for name in LOCOMOTION},
+    **{f"{name}-v5": 1_000 for name in ROBOTS},
     "Reacher-v5": 50,
     "Pusher-v5": 100,
     "Pendulum-v1": 200,
@@ -158,8 +159,7 @@ def xqc_tasks(checkout: Path) -> Tasks:
         values |= readers.yaml_file(folder / "agent" / f"{name}.yaml")
     values = readers.without(values, "wandb", "hydra", "defaults")
     return {
-        task: {**values, "discount": min(max(1.0 - 5.0 / limit, 0.95), 0.995)}
-        for task, limit in LIMITS.items()
+        task: {**values, "discount": discount_of_limit(limit)} for task, limit in LIMITS.items()
     }
 
 
@@ -211,7 +211,7 @@ def crossq_tasks(checkout: Path) -> Tasks:
         "warmed_up": 100_000,
         "gamma": 0.99,
     }
-    tasks = per_task((f"{name}-v5" for name in LOCOMOTION), values)
+    tasks = per_task((f"{name}-v5" for name in ROBOTS), values)
     return {**tasks, "Swimmer-v5": {**values, "gamma": 0.9999}}
 
 
@@ -245,7 +245,7 @@ def td7_tasks(checkout: Path) -> Tasks:
     options = readers.arguments(checkout / "main.py")
     options = {name.lstrip("-"): value for name, value in options.items()}
     values["timesteps_before_training"] = options["timesteps_before_training"]
-    return per_task((f"{name}-v5" for name in LOCOMOTION), values)
+    return per_task((f"{name}-v5" for name in ROBOTS), values)
 
 
 # BRO.

@@ -13,6 +13,7 @@ from scripts.checks.authors import readers
 
 NEVER = 1e12  # updates after which a learning rate is 0, in presets that say: it does not fall
 LOCOMOTION = ("halfcheetah", "hopper", "walker2d")
+ROBOTS = ("Hopper", "HalfCheetah", "Walker2d", "Ant", "Humanoid")  # of MuJoCo
 ADROIT = ("pen", "door", "hammer", "relocate")
 MAZES = ("umaze", "umaze-diverse", "medium-play", "medium-diverse", "large-play", "large-diverse")
 QUALITIES = ("random", "medium", "medium-replay", "medium-expert")
@@ -85,6 +86,11 @@ class Source(NamedTuple):
 def per_task(tasks: Iterable[str], values: Mapping[str, Any]) -> Tasks:
     """The same settings for several tasks."""
     return dict.fromkeys(tasks, values)
+
+
+def discount_of_limit(steps: float) -> float:
+    """The discount that XQC and SimbaV2 compute from the number of decisions in an episode."""
+    return min(max(1.0 - 5.0 / steps, 0.95), 0.995)
 
 
 def only_where(switch: str, name: str) -> Callable[[Settings], Any]:

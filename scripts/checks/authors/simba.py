@@ -9,16 +9,18 @@ from typing import Any
 
 from scripts.checks.authors import readers
 from scripts.checks.authors.shared import (
+    ROBOTS,
     Intended,
     Rule,
     Source,
     Tasks,
+    discount_of_limit,
     layers,
     number_of,
     per_task,
 )
 
-LOCOMOTION = [f"{name}-v5" for name in ("Hopper", "HalfCheetah", "Walker2d", "Ant", "Humanoid")]
+TASKS = [f"{name}-v5" for name in ROBOTS]
 
 FLASHSAC: dict[str, Rule] = {
     "actor_lr": "learning_rate_peak",
@@ -64,13 +66,10 @@ SIMBAV2: dict[str, Rule] = {
     "replay_size": number_of("max_length"),
     "warmup_steps": number_of("min_length"),
     "num_updates": "action_repeat",
-    "discount": lambda theirs: limited(theirs["max_episode_steps"] / theirs["action_repeat"]),
+    "discount": lambda theirs: discount_of_limit(
+        theirs["max_episode_steps"] / theirs["action_repeat"]
+    ),
 }
-
-
-def limited(steps: float) -> float:
-    """The discount that their files compute from an episode's number of decisions."""
-    return min(max(1.0 - 5.0 / steps, 0.95), 0.995)
 
 
 def flashsac_settings(checkout: Path, script: str) -> tuple[list[str], dict[str, Any]]:
@@ -89,7 +88,7 @@ def flashsac_settings(checkout: Path, script: str) -> tuple[list[str], dict[str,
 
 def flashsac_tasks(checkout: Path) -> Tasks:
     """Those of the script for MuJoCo."""
-    return per_task(LOCOMOTION, flashsac_settings(checkout, "run_mujoco.sh")[1])
+    return per_task(TASKS, flashsac_settings(checkout, "run_mujoco.sh")[1])
 
 
 def flashsac_playground_tasks(checkout: Path) -> Tasks:
@@ -144,7 +143,7 @@ SOURCES = (
         "simbav2",
         "SimbaV2",
         "configs",
-        simbav2_tasks("mujoco", LOCOMOTION),
+        simbav2_tasks("mujoco", TASKS),
         SIMBAV2,
         (Intended("num_updates", "*", "Two updates per step** made the published results"),),
     ),
