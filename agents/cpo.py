@@ -11,10 +11,13 @@ J_c and T: mean cost and length of the episodes that ended last
   S_c(pi) = mean pi(a|s) / pi_old(a|s) (A_c - mean A_c)  A_c of c, V_c
   g, b    = gradients of -S and of S_c,  e = (J_c - d) / T
   H       = Hessian of KL(pi_old || pi) + damping I
-  x*      = argmin g.x  where  e + b.x <= 0,  x.Hx / 2 <= kl_limit  [1, eq. 11]
+  x*      = argmin g.x                           [1, eq. 11]
+            where  e + b.x <= 0,  x.Hx / 2 <= kl_limit
             or, where no x does both, the recovery  [1, eq. 14]
-  theta  <- theta + backtrack^k x*  with the least k for which  [1, algorithm 1]
-            KL <= kl_limit, S_c <= max(-e, 0) and, where e < 0, S does not fall [3]
+  theta  <- theta + backtrack^k x*               [1, alg. 1]
+            with the least k for which  KL <= kl_limit,
+            S_c <= max(-e, 0)  and, where e < 0,
+            S does not fall                      [3]
   L(V)    = mean (V(s) - (A + V_old(s)))^2 / 2  L(V_c) likewise
 
 Departs from the paper: d limits sums without discount.

@@ -2,13 +2,16 @@
 
 Half of each batch is real. Simulated rows count by their likelihood.
 
-R real rows, S simulated rows, gamma discount, Q_c critics, Q'_c targets, pi actor
+R real rows, S simulated rows, gamma discount, pi actor
+Q_c critics, Q'_c targets
 D(s, a), D(s, a, s') logits of real and simulated, 2 tanh(MLP), from noisy inputs [2]
 a' ~ pi(.|s'),  e_k ~ N(0, 1)
-  L(D)  = -mean_R log p_0 - mean_S log p_1  p: softmax of D(s, a), and of their sum
+  L(D)  = -mean_R log p_0 - mean_S log p_1
+          p: softmax of D(s, a), and of their sum
   g(s') = D_1(s, a, s') - D_0(s, a, s')  log of simulated over real dynamics
   w     = clip(exp -g(s'), ratio_min, ratio_max)  [1]
-  u     = clip(mean_k g(s' + std_R(s) e_k), 0, gap_max);  omega = u / sum_S u
+  u     = clip(mean_k g(s' + std_R(s) e_k), 0, gap_max)
+  omega = u / sum_S u
   y     = r + gamma (1 - terminated) min_c Q'_c(s', a')
   G_c   = log sum_S omega exp Q_c(s, a) - mean_R Q_c(s, a)  [1]
   L(Q)  = sum_c (mean_R (Q_c - y)^2 + mean_S w (Q_c - y)^2 + penalty_weight G_c)

@@ -141,8 +141,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation:
     """The networks' optimiser, after `step` [] rollouts."""
-    steps = config.num_envs * config.num_steps  # of a rollout
-    rate = rates.decayed(config.learning_rate, step, steps, config.decay_steps)
+    rate = rates.decayed(config, step)
     return networks.optimiser(rate, step, config, config.adam_epsilon)
 
 

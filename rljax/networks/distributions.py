@@ -66,6 +66,21 @@ def squashed_within(output: Array, settings: Any) -> SquashedGaussian:
     return squashed_gaussian(mean, low + 0.5 * (high - low) * (1.0 + jnp.tanh(x)))
 
 
+def squashed_above(output: Array, least: Number) -> SquashedGaussian:
+    """As `squashed`, with a std of `least` plus exp of the second half."""
+    mean, log_std = jnp.split(output, 2, axis=-1)
+    return squashed_gaussian(mean, jnp.log(jnp.exp(log_std) + least))
+
+
+def sampled_kl(p: SquashedGaussian, q: SquashedGaussian, key: Array, number: int) -> Array:
+    """KL(p || q) [...] of policies over [..., A] by samples of p, at most 1 - 1e-4 large so that
+    log q is finite.
+    """
+    action, log_prob = p.sample_and_log_prob(seed=key, sample_shape=(number,))
+    other: Any = q.log_prob(jnp.clip(action, -1.0 + 1e-4, 1.0 - 1e-4))
+    return (log_prob - other).mean(axis=0)
+
+
 def gaussian(mean: Array, std: Array) -> Distribution:
     """A diagonal Gaussian over [..., A]."""
     import distrax

@@ -20,8 +20,8 @@ from rljax.networks.initialisation import Initialisation, initialisers
 
 Activation = Literal["relu", "tanh", "gelu", "gelu_tanh", "silu", "mish", "elu", "leaky_relu"]
 # Of hidden layers. True: before the activation; "plain": there, without scale and bias; "last":
-# after the activation.
-Norm = bool | Literal["last", "plain"]
+# after the activation; "rms": before it, an `RMSNorm`.
+Norm = bool | Literal["last", "plain", "rms"]
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -237,6 +237,8 @@ def activated(x: Array, activation: Activation, norm: Norm, name: str) -> Array:
         x = LayerNorm(name=name)(x)
     if norm == "plain":
         x = centred(x)
+    if norm == "rms":
+        x = RMSNorm(name=name)(x)
     x = ACTIVATIONS[activation](x)
     return LayerNorm(name=name)(x) if norm == "last" else x
 

@@ -37,6 +37,7 @@ from rljax.networks.heads.settings import (
     clipping,
     combined,
     of_critics,
+    of_numbers,
     of_returns,
 )
 
@@ -72,6 +73,7 @@ __all__ = [
     "of_action",
     "of_actions",
     "of_critics",
+    "of_numbers",
     "of_returns",
     "range_of_returns",
     "rescaled",

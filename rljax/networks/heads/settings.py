@@ -101,20 +101,26 @@ class WithCriticHead:
 
 def of_critics(settings: WithCriticHead) -> Head:
     """The head of an agent's settings."""
-    ends = (settings.v_min, settings.v_max)
     match settings.value_head:
-        case "two_hot":
-            return TwoHot(settings.bins, *ends)
-        case "hl_gauss":
-            return HLGauss(settings.bins, *ends)
         case "c51":
-            return Categorical(settings.bins, *ends)
+            return Categorical(settings.bins, settings.v_min, settings.v_max)
         case "quantile":
             return Quantile(settings.quantiles, settings.kappa)
+    return of_numbers(settings)
+
+
+def of_numbers(settings: Any) -> Scalar | TwoHot:
+    """The head of a Config's `value_head`, `bins`, `v_min` and `v_max`; targets are numbers."""
+    sizes = (settings.bins, settings.v_min, settings.v_max)
+    match settings.value_head:
+        case "two_hot":
+            return TwoHot(*sizes)
+        case "hl_gauss":
+            return HLGauss(*sizes)
     return Scalar()
 
 
-def check_critics(settings: WithCriticHead) -> None:
+def check_critics(settings: Any) -> None:
     """Raise `ValueError` for a head that cannot work."""
     if settings.value_head == "hl_gauss":
         require_at_least(settings, bins=2 * OUTER + 3)

@@ -9,20 +9,16 @@ import jax.numpy as jnp
 from rljax.agent import Array, Number
 
 
-def decayed(
-    rate: Number,
-    updates: Array | int,
-    steps_per_update: int,
-    decay_steps: Number | None,
-) -> Any:
-    """A learning rate [] after `updates` [] of `steps_per_update` environment steps.
+def decayed(settings: Any, rollouts: Array | int) -> Any:
+    """The `learning_rate` [] of a Config after `rollouts` [] of `num_envs` times `num_steps` steps.
 
     It falls to 0 within `decay_steps`; None: constant.
     """
-    if decay_steps is None:
-        return rate
-    steps = jnp.float32(updates) * steps_per_update  # int32 could overflow
-    return rate * jnp.maximum(0.0, 1.0 - steps / decay_steps)
+    if settings.decay_steps is None:
+        return settings.learning_rate
+    # int32 could overflow
+    steps = jnp.float32(rollouts) * (settings.num_envs * settings.num_steps)
+    return settings.learning_rate * jnp.maximum(0.0, 1.0 - steps / settings.decay_steps)
 
 
 def linear(start: Number, end: Number, steps: Any, duration: Number) -> Array:

@@ -1,9 +1,10 @@
-"""TD3, MEX, DSAC-T and Sequence RL, beside the programs of their authors."""
+"""TD3, MEX, DSAC-T, Sequence RL and REPPO, beside the programs of their authors."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from scripts.checks.authors.shared import (
     ROBOTS,
     Intended,
     Rule,
+    Settings,
     Source,
     Tasks,
     layers,
     number_of,
+    per_task,
 )
 
 # TD3, and MEX on its code.
@@ -153,6 +156,84 @@ def sequence_tasks(checkout: Path) -> Tasks:
     return tasks
 
 
+# REPPO. Its ends of a support are the centres of the outer bins.
+
+
+def reppo_end(sign: int) -> Rule:
+    """An end of the bins: half of one beyond theirs."""
+
+    def rule(theirs: Settings) -> float:
+        low, high = float(theirs["vmin"]), float(theirs["vmax"])
+        return (low, high)[sign > 0] + sign * 0.5 * (high - low) / (theirs["num_bins"] - 1)
+
+    return rule
+
+
+def reppo_network(width: str, number: str, drops: int) -> Rule:
+    """Widths of a network's hidden layers; their numbers count the last layer."""
+    return lambda theirs: (theirs[width],) * (theirs[number] - drops)
+
+
+REPPO: dict[str, Rule] = {
+    "learning_rate": "lr",
+    "decay_steps": lambda theirs: 1.0 if theirs["anneal_lr"] else None,
+    "max_grad_norm": "max_grad_norm",
+    "num_epochs": "num_epochs",
+    "batch_size": lambda theirs: (
+        theirs["num_envs"] * theirs["num_steps"] // theirs["num_mini_batches"]
+    ),
+    "num_envs": "num_envs",
+    "num_steps": "num_steps",
+    "discount": "gamma",
+    "trace_decay": "lmbda",
+    "reward_scale": "reward_scaling",
+    "normalise_rewards": lambda theirs: False,
+    "value_head": lambda theirs: "hl_gauss" if theirs["hl_gauss"] else "squared",
+    "bins": "num_bins",
+    "v_min": reppo_end(-1),
+    "v_max": reppo_end(1),
+    "prediction_cost": "aux_loss_mult",
+    "kl_bound": "kl_bound",
+    "kl_samples": "samples",
+    "init_multiplier": "kl_start",
+    "init_temperature": "ent_start",
+    "target_entropy_share": "ent_target_mult",
+    "min_std": "min_std",
+    "hidden": reppo_network("actor_hidden_dim", "num_actor_layers", 1),
+    "critic_hidden": reppo_network("critic_hidden_dim", "num_critic_head_layers", 1),
+    "embedding_size": "critic_hidden_dim",
+    "layer_norm": lambda theirs: "rms" if theirs["use_critic_norm"] else False,
+    "normalise_observations": "normalize_env",
+}
+
+
+def reppo_tasks(checkout: Path) -> Tasks:
+    """Their settings of each kind of environment, with what their code writes."""
+    readers.says(checkout / "src" / "jaxrl" / "reppo.py", "sample_shape=(16,), seed=key")
+    networks = checkout / "src" / "networks" / "jax_models.py"
+    std = readers.parameters(networks, "SACActorNetworks.__init__")["min_std"]
+    written = {"samples": 16, "min_std": std}
+
+    def settings(env: str, runs: str) -> dict[str, Any]:
+        config = checkout / "config"
+        values = readers.yaml_file(config / "reppo.yaml")["hyperparameters"]
+        own = readers.yaml_file(config / "env" / f"{env}.yaml")
+        values |= {name: own[name] for name in ("vmin", "vmax", "reward_scaling")}
+        changes = readers.yaml_file(config / "experiment_overrides" / f"{runs}.yaml")
+        return values | changes["hyperparameters"] | written
+
+    def names(script: str) -> Iterable[str]:
+        text = (checkout / "scripts" / "paper_experiments" / script).read_text()
+        return (f"playground/{name}" for name in text.split("env=(")[1].split(")")[0].split())
+
+    return {
+        **per_task((f"brax/{name.lower()}" for name in ROBOTS), settings("brax", "default")),
+        "brax/humanoid": settings("humanoid_brax", "default"),
+        **per_task(names("slurm_dmc.sh"), settings("mjx_dmc", "mjx_dmc_large_data")),
+        **per_task(names("slurm_hum.sh"), settings("mjx_humanoid", "mjx_humanoid_large_data")),
+    }
+
+
 SOURCES = (
     Source("td3", "TD3", "run_experiments.sh, main.py, TD3.py", td3_tasks, TD3),
     Source(
@@ -191,4 +272,5 @@ SOURCES = (
             Intended("memory_hidden", "*", "The GRU has 64 units, theirs 256"),
         ),
     ),
+    Source("reppo", "reppo", "config, src/jaxrl/reppo.py", reppo_tasks, REPPO),
 )

@@ -285,7 +285,8 @@ def test_value_is_the_critics_mean(name: str) -> None:
 )
 def test_refuses_discrete_actions(name: str) -> None:
     spec = EnvSpec("CartPole-v1", (4,), 2, discrete=True)
-    sibling = {"sac": "sac_discrete", "cql": "cql_discrete", "calql": "cql_discrete"}.get(name)
+    siblings = {"sac": "sac_discrete", "cql": "cql_discrete", "calql": "cql_discrete"}
+    sibling = {**siblings, "reppo": "ppo"}.get(name)
     advice = rf"Use agent {sibling}" if sibling else r"Choose another agent \(rljax list agents\)"
     message = (
         rf"^agent '{name}' acts in a continuous space, 'CartPole-v1' has 2 discrete actions\. "

@@ -207,6 +207,31 @@ def test_probe_of_values_of_actions_on_policy(probe: str) -> None:
         assert_values(name, state.critic(observed(name)).max(axis=-1))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("probe", PROBES)
+def test_probe_of_actions_on_policy(probe: str) -> None:
+    module, name = registry.load_agent("reppo"), f"rljax/{probe}"
+    changes = {
+        "hidden": (32, 32),
+        "critic_hidden": (32,),
+        "embedding_size": 32,
+        "learning_rate": 3e-3,
+        "num_envs": 16,
+        "num_steps": 16,
+        "batch_size": 64,
+        "discount": DISCOUNT,
+        "target_entropy_share": 2.0,
+        "v_min": -15.0,
+        "v_max": 15.0,
+        "normalise_rewards": False,
+        "normalise_observations": False,
+    }
+    state, config = trained(module, name, changes, 100)
+    assert_actions(module, name, state, config)
+    outputs, _, _ = state.critic(observed(name), greedy(module, name, state, config))
+    assert_values(name, heads.of_numbers(config).mean(outputs))
+
+
 def recorded(name: str, steps: int = 2_000, num_envs: int = 8) -> Transition:
     """Uniform actions, environment by environment."""
     environment = envs.make(name)
