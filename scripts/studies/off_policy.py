@@ -6,7 +6,7 @@ and at equal time.
 Widths are a quarter of the papers' (an eighth for CrossQ), all other settings are the agents'
 defaults and presets. SAC has its own widths too, and goes on for `--longer` times as many steps, so
 that its return after as many seconds as another agent took is known. Seconds are those of the
-training loop, without compilation and evaluations. All seeds of a cell are learners of one program.
+training loop, by the median rate of its chunks. All seeds of a cell are learners of one program.
 Complete runs are not repeated, and interrupted runs continue.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,7 +83,9 @@ def outcome(key: str, out: Path, steps: int) -> dict[str, Any]:
     and the time. Steps are those of each learner.
     """
     curves, config = shared.curves(out, 1), records.read_config(out)
-    rate = records.read_summary(out)["steps_per_second"] / len(config["learners"])
+    lines = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
+    rates = [line["steps_per_second"] for line in lines if line["step"] > WARMUP]
+    rate = float(np.median(rates)) / len(config["learners"])
     return {
         "config": dict(CELLS[key].config),
         "updates_per_step": config["config"]["num_updates"],

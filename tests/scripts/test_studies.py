@@ -243,9 +243,13 @@ def test_costs_in_training_are_means_over_the_chunks_in_which_episodes_ended(tmp
 
 
 def test_defaults(study, monkeypatch):
-    monkeypatch.setattr(defaults, "ONLINE", {"sac": 200, "dqn": 200})
-    monkeypatch.setattr(defaults, "FROM_DATA", {"bc": 20, "cql_discrete": 20})
-    agents = study(defaults, "reach")["agents"]
+    steps = {"sac": 200, "dqn": 200, "bc": 20, "cql_discrete": 20}
+    monkeypatch.setattr(defaults, "STEPS", steps)
+    row = {"from": "an environment", "steps": 1, "returns": [-3.0], "git_revision": "abc"}
+    monkeypatch.setattr(defaults, "earlier", lambda path: {"dqn": row})
+    agents = study(defaults, "reach", "--agents", "sac", "bc", "cql_discrete")["agents"]
+    assert agents["dqn"] == row
+    assert agents["sac"]["git_revision"] != "abc"
     assert {agent: row["from"] for agent, row in agents.items()} == {
         "sac": "an environment",
         "dqn": "an environment",
