@@ -19,7 +19,6 @@ Losses and numbers are those of baselines, as in CORL [2].
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Literal
 
 from flax import struct
@@ -66,7 +65,7 @@ def experience(config: Config) -> buffers.Dataset:
 
 def schedule(config: Config, steps: float) -> Config:
     """Turn shares of the run into steps."""
-    return dataclasses.replace(config, decay_steps=agent.in_steps(config.decay_steps, steps))
+    return agent.in_steps(config, steps, "decay_steps")
 
 
 def check(spec: EnvSpec, config: Config) -> None:

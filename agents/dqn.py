@@ -26,7 +26,6 @@ Departs from the paper: Adam, not RMSProp; V and A share all but the last layer.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any, Literal
 
@@ -109,8 +108,7 @@ def experience(config: Config) -> buffers.Replay:
 def schedule(config: Config, steps: float) -> Config:
     """Turn shares of the run into numbers of steps."""
     names = ["epsilon_steps"] + ["correction_steps"] * bool(np.max(config.prioritised) > 0)
-    shares = {name: agent.in_steps(getattr(config, name), steps) for name in names}
-    return dataclasses.replace(config, **shares)
+    return agent.in_steps(config, steps, *names)
 
 
 def check(spec: EnvSpec, config: Config) -> None:

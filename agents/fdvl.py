@@ -27,7 +27,6 @@ Its weights are IQL's. Reverse KL divides by its largest exponential.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated, Literal
 
 import jax
@@ -99,7 +98,7 @@ def experience(config: Config) -> buffers.Dataset:
 
 def schedule(config: Config, steps: float) -> Config:
     """Turn shares of the run into numbers of steps."""
-    return dataclasses.replace(config, decay_steps=agent.in_steps(config.decay_steps, steps))
+    return agent.in_steps(config, steps, "decay_steps")
 
 
 def check(spec: EnvSpec, config: Config) -> None:

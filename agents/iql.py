@@ -27,7 +27,6 @@ log std are the authors' code [2]; `values = "old"` is CORL's order;
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Literal
 
 import jax
@@ -90,7 +89,7 @@ def experience(config: Config) -> buffers.Dataset:
 
 def schedule(config: Config, steps: float) -> Config:
     """Turn shares of the run into steps."""
-    return dataclasses.replace(config, decay_steps=agent.in_steps(config.decay_steps, steps))
+    return agent.in_steps(config, steps, "decay_steps")
 
 
 def check(spec: EnvSpec, config: Config) -> None:

@@ -6,20 +6,20 @@ pi actor, pi_old the rollout's actor, ended: terminated or truncated
   A_t     = delta_t + gamma lambda (1 - ended_t) A_{t+1}         [2, eq. 16]
   ratio_t = pi(a_t|s_t) / pi_old(a_t|s_t)
   L(pi)   = -mean min(ratio A, clip(ratio, 1 +- epsilon) A)      [1, eq. 7]
+            or another of rljax/networks/optimisation/surrogates.py
   L(V)    = mean (V(s) - (A + V_old(s)))^2 / 2                   [1, eq. 9]
   L       = L(pi) + value_cost L(V) - entropy_cost mean H(pi)    [1, eq. 9]
 Departs from the paper in what [3] found to matter.
 
 [1] Schulman et al., Proximal Policy Optimization, arXiv:1707.06347
 [2] Schulman et al., Generalized Advantage Estimation, arXiv:1506.02438
-[3] Huang et al., The 37 Implementation Details of PPO, ICLR blog 2022
+[3] Huang et al., The 37 Implementation Details of PPO, 2022
 
   rljax train ppo --env HalfCheetah-v5
 """
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -30,13 +30,13 @@ from flax import struct
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import distributions, memories, normalise, policies, torsos
-from rljax.networks.optimisation import rates
+from rljax.networks.optimisation import optimisers, surrogates
 from rljax.networks.torsos import TorsoSettings
 from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share, Widths
 
 
 @agent.config
-class Config(networks.WithOptimiser, torsos.WithMemory):
+class Config(networks.WithOptimiser, torsos.WithMemory, surrogates.WithSurrogate):
     """Hyperparameters."""
 
     # Optimisation
@@ -58,7 +58,6 @@ class Config(networks.WithOptimiser, torsos.WithMemory):
     reward_scale: Positive = 1.0  # factor on rewards; Brax: 0.1 to 10
     normalise_rewards: bool = True  # by the std of returns; [3]
     # Losses
-    clip_ratio: NonNegative = 0.2  # epsilon; [1]
     clip_values: bool = False  # of V too, by epsilon; [3]
     value_cost: NonNegative = 0.5  # weight of L(V); [3]
     entropy_cost: Real = 0.0  # weight of entropy; [1]
@@ -98,7 +97,7 @@ def experience(config: Config) -> buffers.Rollout:
 
 def schedule(config: Config, steps: float) -> Config:
     """Turn shares of the run into numbers of steps."""
-    return dataclasses.replace(config, decay_steps=agent.in_steps(config.decay_steps, steps))
+    return agent.in_steps(config, steps, "decay_steps", "trust_steps")
 
 
 def check(spec: EnvSpec, config: Config) -> None:
@@ -138,7 +137,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation:
     """The networks' optimiser, after `step` [] rollouts."""
-    rate = rates.decayed(config, step)
+    rate = optimisers.decayed(config, step)
     return networks.optimiser(rate, step, config, config.adam_epsilon)
 
 
@@ -185,22 +184,19 @@ def with_advantages(networks: ActorCritic, batch: Transition, config: Config) ->
 def actor_loss(
     pi: distributions.Distribution, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Minus the clipped surrogate, minus the entropy bonus."""
+    """The surrogate's loss, minus the entropy bonus."""
     advantage = batch.extras["advantage"]
     if config.normalise_advantages:
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     log_prob = state.actions.log_prob(pi, batch.extras["raw"])
     log_ratio = log_prob - batch.extras["log_prob"]
-    ratio = jnp.exp(log_ratio)
-    clipped = jnp.clip(ratio, 1.0 - config.clip_ratio, 1.0 + config.clip_ratio)
-    loss = -jnp.minimum(ratio * advantage, clipped * advantage).mean()
+    kl: Any = 0.0
+    if config.surrogate == "mdpo":
+        log_std, mask = state.actor_critic.parameters.log_std, agent.mask_of(batch.observation)
+        kl = pi.kl_divergence(state.actions.distribution(batch.extras["old"], log_std, mask))
+    loss, metrics = surrogates.loss(log_ratio, advantage, config, kl)
     entropy = state.actions.entropy(pi, key).mean()
-    return loss - config.entropy_cost * entropy, {
-        "actor/loss": loss,
-        "actor/entropy": entropy,
-        "actor/kl": (ratio - 1.0 - log_ratio).mean(),
-        "actor/clipped": (jnp.abs(ratio - 1.0) > config.clip_ratio).mean(),
-    }
+    return loss - config.entropy_cost * entropy, metrics | {"actor/entropy": entropy}
 
 
 # [1, eq. 9]
@@ -224,7 +220,11 @@ def update(
     if config.normalise_rewards:
         returns, batch = normalise.scale_rollout(state.returns, batch, config.discount)
         state = state.replace(returns=returns)
-    first_rollout = with_advantages(state.actor_critic.parameters, batch, config)
+    old, config = state.actor_critic.parameters, surrogates.at(config, step)
+    if config.surrogate == "mdpo":
+        outputs = old.actor(memories.embedded(old.torso, batch))
+        batch = batch.replace(extras={**batch.extras, "old": outputs})
+    first_rollout = with_advantages(old, batch, config)
     adam = optimiser(step, config)
 
     def joint_loss(networks: ActorCritic, batch: Transition, key: Array) -> Loss:

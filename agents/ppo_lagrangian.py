@@ -26,7 +26,6 @@ Departs from [1]: our PPO; nu moves, not its soft plus; V_c's costs are scaled.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -37,7 +36,7 @@ from flax import struct
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import distributions, normalise, policies, torsos
-from rljax.networks.optimisation import multipliers, rates
+from rljax.networks.optimisation import multipliers, optimisers, surrogates
 from rljax.networks.optimisation.multipliers import MultiplierSettings, ValueAndCost
 from rljax.networks.torsos import TorsoSettings
 from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share, Widths
@@ -109,7 +108,7 @@ def experience(config: Config) -> buffers.Rollout:
 
 def schedule(config: Config, steps: float) -> Config:
     """Turn shares of the run into steps."""
-    return dataclasses.replace(config, decay_steps=agent.in_steps(config.decay_steps, steps))
+    return agent.in_steps(config, steps, "decay_steps")
 
 
 def check(spec: EnvSpec, config: Config) -> None:
@@ -141,7 +140,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation:
     """The networks' optimiser, after `step` [] rollouts."""
-    rate = rates.decayed(config, step)
+    rate = optimisers.decayed(config, step)
     return networks.optimiser(rate, step, config, config.adam_epsilon)
 
 
@@ -200,16 +199,9 @@ def actor_loss(networks: ActorCritic, state: State, batch: Transition, config: C
     pi = policy(state, networks, batch.observation)
     log_prob = state.actions.log_prob(pi, batch.extras["raw"])
     log_ratio = log_prob - batch.extras["log_prob"]
-    ratio = jnp.exp(log_ratio)
-    clipped = jnp.clip(ratio, 1.0 - config.clip_ratio, 1.0 + config.clip_ratio)
-    loss = -jnp.minimum(ratio * advantage, clipped * advantage).mean()
+    loss, metrics = surrogates.clipped(log_ratio, advantage, config.clip_ratio)
     entropy = jnp.mean(pi.entropy())
-    return loss - config.entropy_cost * entropy, {
-        "actor/loss": loss,
-        "actor/entropy": entropy,
-        "actor/kl": (ratio - 1.0 - log_ratio).mean(),
-        "actor/clipped": (jnp.abs(ratio - 1.0) > config.clip_ratio).mean(),
-    }
+    return loss - config.entropy_cost * entropy, metrics | {"actor/entropy": entropy}
 
 
 def update(

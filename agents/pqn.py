@@ -2,9 +2,10 @@
 
 gamma discount, lambda trace decay, Q critic
 s'_t the true successor of s_t
-  V'_t = max_a Q(s'_t, a)                               over the allowed actions
-  G_t  = r_t + gamma (1 - terminated_t) V'_t            at ends and in the last step
-       = r_t + gamma ((1 - lambda) V'_t + lambda G_{t+1})    elsewhere [1, 2]
+  V'_t = max_a Q(s'_t, a)  over the allowed actions
+  G_t  = r_t + gamma (1 - terminated_t) V'_t
+         at ends and in the last step, elsewhere
+       = r_t + gamma ((1 - lambda) V'_t + lambda G_{t+1})  [1, 2]
   L(Q) = mean (Q(s_t, a_t) - G_t)^2 / 2                 by RAdam [3]
 
 G is computed once for all passes over a rollout.
@@ -14,8 +15,8 @@ With a `memory`, s_t is what the episode has shown until t.
 Departs from the paper: it bootstraps at time limits.
 The learning rate falls once per rollout.
 
-[1] Gallici et al., Simplifying Deep Temporal Difference Learning, arXiv:2407.04811
-[2] Peng and Williams, Incremental Multi-Step Q-Learning, Machine Learning 22, 1996
+[1] Gallici et al., PQN, arXiv:2407.04811
+[2] Peng and Williams, Incremental Multi-Step Q-Learning, 1996
 [3] Liu et al., On the Variance of the Adaptive Learning Rate, arXiv:1908.03265
 
   rljax train pqn --env gymnax/Breakout-MinAtar
@@ -23,7 +24,6 @@ The learning rate falls once per rollout.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -34,7 +34,7 @@ from flax import struct
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import distributions, encoders, memories, torsos
-from rljax.networks.optimisation import optimisers, rates
+from rljax.networks.optimisation import optimisers
 from rljax.networks.torsos import TorsoSettings
 from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
@@ -91,9 +91,7 @@ def experience(config: Config) -> buffers.Rollout:
 
 def schedule(config: Config, steps: float) -> Config:
     """Turn shares of the run into numbers of steps."""
-    decay_steps = agent.in_steps(config.decay_steps, steps)
-    epsilon_steps = agent.in_steps(config.epsilon_steps, steps)
-    return dataclasses.replace(config, decay_steps=decay_steps, epsilon_steps=epsilon_steps)
+    return agent.in_steps(config, steps, "decay_steps", "epsilon_steps")
 
 
 def check(spec: EnvSpec, config: Config) -> None:
@@ -123,7 +121,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation:
     """The critic's optimiser, after `step` [] rollouts."""
-    rate = rates.decayed(config, step)
+    rate = optimisers.decayed(config, step)
     return networks.optimiser(rate, step, config)
 
 
@@ -156,7 +154,7 @@ def epsilon(state: State, config: Config) -> Array:
     """The share of uniform actions []."""
     steps = state.steps * jnp.float32(config.num_envs * config.num_steps)
     start, end = config.epsilon_start, config.epsilon_end
-    return rates.linear(start, end, steps, config.epsilon_steps)
+    return optimisers.linear(start, end, steps, config.epsilon_steps)
 
 
 def best(q: Array, mask: Array | None) -> Array:

@@ -35,7 +35,6 @@ show last actions and rewards. The sum over steps in L(Q) is Acme's.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Literal
 
 import jax
@@ -122,7 +121,7 @@ def experience(config: Config) -> buffers.Replay:
 
 def schedule(config: Config, steps: float) -> Config:
     """Turn shares of the run into numbers of steps."""
-    return dataclasses.replace(config, epsilon_steps=agent.in_steps(config.epsilon_steps, steps))
+    return agent.in_steps(config, steps, "epsilon_steps")
 
 
 def check(spec: EnvSpec, config: Config) -> None:

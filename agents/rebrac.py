@@ -13,16 +13,14 @@ Departs from the paper: lambda scales the value, as in the code [2].
 The last row of a cut trajectory has no next action, and no penalty.
 Online, beta_1 can fall: to `penalty_end` of itself, as in [3].
 
-[1] Tarasov et al., Revisiting the Minimalist Approach to Offline RL, arXiv:2305.09836
+[1] Tarasov et al., ReBRAC, arXiv:2305.09836
 [2] github.com/DT6A/ReBRAC
-[3] github.com/corl-team/CORL, rebrac.py of algorithms/offline and algorithms/finetune
+[3] github.com/corl-team/CORL, algorithms/*/rebrac.py
 
   rljax train rebrac --data d4rl/hopper-medium-v2
 """
 
 from __future__ import annotations
-
-import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -84,8 +82,7 @@ def experience(config: Config) -> buffers.Dataset:
 
 def schedule(config: Config, steps: float) -> Config:
     """Turn shares of the run into updates."""
-    ends = [agent.in_steps(x, steps) for x in (config.decay_begin, config.decay_end)]
-    return dataclasses.replace(config, decay_begin=ends[0], decay_end=ends[1])
+    return agent.in_steps(config, steps, "decay_begin", "decay_end")
 
 
 def check(spec: EnvSpec, config: Config) -> None:

@@ -30,7 +30,6 @@ bounds values as LS-IQ does [3]. The paper's have no bound.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated, Any, Literal
 
 import jax
@@ -105,7 +104,7 @@ def experience(config: Config) -> buffers.Dataset:
 
 def schedule(config: Config, steps: float) -> Config:
     """Turn shares of the run into numbers of steps."""
-    return dataclasses.replace(config, decay_steps=agent.in_steps(config.decay_steps, steps))
+    return agent.in_steps(config, steps, "decay_steps")
 
 
 def check(spec: EnvSpec, config: Config) -> None:

@@ -27,7 +27,6 @@ Departs from [2]: it bootstraps at time limits.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -40,7 +39,7 @@ from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import distributions, encoders, heads, noise, normalise
 from rljax.networks.blocks.predictive import PredictiveCritic
 from rljax.networks.encoders import EncoderSettings
-from rljax.networks.optimisation import rates
+from rljax.networks.optimisation import optimisers
 from rljax.requirements import Count, NonNegative, Positive, Real, Share, Widths
 
 LIMIT = 0.999  # of actions; [2]
@@ -110,7 +109,7 @@ def experience(config: Config) -> buffers.Rollout:
 
 def schedule(config: Config, steps: float) -> Config:
     """Turn shares of the run into numbers of steps."""
-    return dataclasses.replace(config, decay_steps=agent.in_steps(config.decay_steps, steps))
+    return agent.in_steps(config, steps, "decay_steps")
 
 
 def check(spec: EnvSpec, config: Config) -> None:
@@ -144,7 +143,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation:
     """Both networks' optimiser, after `step` [] rollouts."""
-    rate = rates.decayed(config, step)
+    rate = optimisers.decayed(config, step)
     return networks.optimiser(rate, step, config)
 
 

@@ -30,7 +30,6 @@ Discrete actions, as in iql, are ours.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated, Literal
 
 import jax
@@ -100,7 +99,7 @@ def experience(config: Config) -> buffers.Dataset:
 
 def schedule(config: Config, steps: float) -> Config:
     """Turn shares of the run into steps."""
-    return dataclasses.replace(config, decay_steps=agent.in_steps(config.decay_steps, steps))
+    return agent.in_steps(config, steps, "decay_steps")
 
 
 def check(spec: EnvSpec, config: Config) -> None:

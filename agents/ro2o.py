@@ -28,8 +28,6 @@ Online, the code drops S, U and P; here and in the paper they stay.
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -99,7 +97,7 @@ def experience(config: Config) -> buffers.Dataset:
 
 def schedule(config: Config, steps: float) -> Config:
     """Turn shares of the run into numbers of steps."""
-    return dataclasses.replace(config, ood_steps=agent.in_steps(config.ood_steps, steps))
+    return agent.in_steps(config, steps, "ood_steps")
 
 
 def check(spec: EnvSpec, config: Config) -> None:

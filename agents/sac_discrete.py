@@ -12,7 +12,8 @@ H the entropy of pi, n(s) the number of allowed actions
 
 Settings add the parts of [2]: means over critics in place of min_c, and
   L(Q)     = sum_c mean max((Q_c - y)^2, (Q'_c + clip(Q_c - Q'_c, +-clip_q) - y)^2)
-  L(pi)   += entropy_penalty mean (H_old - H(pi(.|s)))^2 / 2  H_old: when it acted
+  L(pi)   += entropy_penalty mean (H_old - H(pi(.|s)))^2 / 2
+              H_old: when it acted
 
 Departs from the paper: entropy_share is 0.7, not 0.98.
 L(alpha) has log alpha for alpha. Defaults are SAC's.

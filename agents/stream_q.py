@@ -16,8 +16,6 @@ Departs from the paper only in how Atari's pictures are scaled.
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import optax
@@ -26,7 +24,7 @@ from flax import struct
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
 from rljax.networks import normalise
-from rljax.networks.optimisation import rates, traces
+from rljax.networks.optimisation import optimisers, traces
 from rljax.requirements import NonNegative, Positive, Share, Widths
 
 
@@ -71,8 +69,7 @@ def experience(config: Config) -> buffers.Stream:
 
 def schedule(config: Config, steps: float) -> Config:
     """Turn shares of the run into steps."""
-    epsilon_steps = agent.in_steps(config.epsilon_steps, steps)
-    return dataclasses.replace(config, epsilon_steps=epsilon_steps)
+    return agent.in_steps(config, steps, "epsilon_steps")
 
 
 def check(spec: EnvSpec, config: Config) -> None:
@@ -125,7 +122,7 @@ def act(
 def epsilon(state: State, config: Config) -> Array:
     """The share of uniform actions []."""
     start, end = config.epsilon_start, config.epsilon_end
-    return rates.linear(start, end, state.steps, config.epsilon_steps)
+    return optimisers.linear(start, end, state.steps, config.epsilon_steps)
 
 
 def critic_gain(critic: networks.Network, observation: Array, action: Array) -> Array:

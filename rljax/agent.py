@@ -296,13 +296,19 @@ def every(
     return jax.lax.cond(step % period == period - 1, active, idle, state)
 
 
-def in_steps(setting: Any, steps: float) -> Any:
-    """A setting in steps: values up to 1 are shares of the run's `steps`.
+def in_steps(config: T, steps: float, *names: str) -> T:
+    """The Config with settings `names` in steps: values up to 1 are shares of the run's `steps`.
 
-    `setting` is a number, one per learner, or None, which stays None.
+    A setting is a number, one per learner, or None, which stays None.
     """
-    if setting is None:
-        return None
-    values = np.asarray(setting, np.float64)
-    values = np.where(values <= 1.0, values * steps, values)
-    return tuple(values.tolist()) if values.ndim else values.tolist()
+
+    def converted(setting: Any) -> Any:
+        if setting is None:
+            return None
+        values = np.asarray(setting, np.float64)
+        values = np.where(values <= 1.0, values * steps, values)
+        return tuple(values.tolist()) if values.ndim else values.tolist()
+
+    settings: Any = config
+    changes = {name: converted(getattr(config, name)) for name in names}
+    return dataclasses.replace(settings, **changes)

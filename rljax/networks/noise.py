@@ -36,7 +36,7 @@ from flax import struct
 from rljax.agent import Array, EnvSpec, Number, config
 from rljax.networks import distributions
 from rljax.networks.layers import Network
-from rljax.networks.optimisation import rates
+from rljax.networks.optimisation import optimisers
 from rljax.requirements import Positive, Share
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def falling_epsilon(updates: Array, settings: Any) -> Array:
     """
     steps = updates * (settings.num_envs * settings.num_steps / settings.num_updates)
     start, end = settings.epsilon_start, settings.epsilon_end
-    return rates.linear(start, end, steps, settings.epsilon_steps)
+    return optimisers.linear(start, end, steps, settings.epsilon_steps)
 
 
 def epsilon_greedy(

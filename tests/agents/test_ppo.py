@@ -102,6 +102,39 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("spec", [SPEC, DISCRETE], ids=["continuous", "discrete"])
+def test_mirror_descent_is_held_by_the_divergence_from_the_rollouts_policy(spec: EnvSpec) -> None:
+    """With short steps of the mirror the policy hardly moves; its KL is that of all actions."""
+    moved = []
+    for step in (1e-4, 1e4):
+        config = dataclasses.replace(CONFIG, surrogate="mdpo", mirror_step=step, num_epochs=20)
+        state, batch = begun(config, spec)
+        new, _ = update(state, batch, KEY, 0, config)
+        before, after = (policy(x, batch.observation) for x in (state, new))
+        moved.append(float(after.kl_divergence(before).mean()))
+    assert moved[0] < 0.1 * moved[1]
+
+
+def test_the_old_policy_is_that_of_the_rollout() -> None:
+    """There KL and its slope are 0: the first step is that of the other surrogates."""
+    config = dataclasses.replace(CONFIG, num_epochs=1, batch_size=STEPS * ENVS)
+    state, batch = begun(config)
+    batch = batch.replace(
+        extras={
+            **batch.extras,
+            "log_prob": state.actions.log_prob(
+                policy(state, batch.observation), batch.extras["raw"]
+            ),
+        }
+    )
+    changes = ({"surrogate": "mdpo", "mirror_step": 1e-2}, {"surrogate": "clip"})
+    one, other = (
+        update(state, batch, KEY, 0, dataclasses.replace(config, **each))[0].actor_critic.parameters
+        for each in changes
+    )
+    trees.assert_close(one, other)
+
+
 @pytest.mark.slow_after(2)
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
 def test_updates_equal_the_papers(changes: Any) -> None:

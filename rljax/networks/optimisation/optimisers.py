@@ -1,4 +1,4 @@
-"""Optimisers by an agent's settings."""
+"""Optimisers by an agent's settings, and numbers that change during a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import optax
 
 from rljax.agent import Array, Number, config
 from rljax.networks.layers import Network
-from rljax.networks.optimisation import rates
 from rljax.networks.optimisation.trained import Trained, clipped, cosine_rate
 from rljax.requirements import NonNegative, Positive, Share, Widths
 
@@ -110,8 +109,26 @@ def scheduled(rate: Number, step: Array | int, settings: WithOptimiser) -> Numbe
         return rate
     end = settings.rate_end
     if settings.rate_schedule == "linear":
-        return rate * rates.linear(1.0, end, jnp.float32(step), updates)
+        return rate * linear(1.0, end, jnp.float32(step), updates)
     return rate * (end + cosine_rate(1.0 - end, jnp.float32(step), updates))
+
+
+def decayed(settings: Any, rollouts: Array | int) -> Any:
+    """The `learning_rate` [] of a Config after `rollouts` [] of `num_envs` times `num_steps` steps.
+
+    It falls to 0 within `decay_steps`; None: constant.
+    """
+    if settings.decay_steps is None:
+        return settings.learning_rate
+    # int32 could overflow
+    steps = jnp.float32(rollouts) * (settings.num_envs * settings.num_steps)
+    return settings.learning_rate * jnp.maximum(0.0, 1.0 - steps / settings.decay_steps)
+
+
+def linear(start: Number, end: Number, steps: Any, duration: Number) -> Array:
+    """A number [] after `steps` []: it goes from `start` to `end` in `duration` steps."""
+    passed = jnp.minimum(steps / duration, 1.0)
+    return start + (end - start) * passed
 
 
 def are_parameters(tree: Any) -> Any:

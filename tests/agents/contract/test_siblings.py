@@ -68,11 +68,12 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ),
     ("stream_ac", "stream_td"): Pair(lines=72, own=USUAL | {"State", "optimiser", "act"}),
     ("ppo", "ppo_lagrangian"): Pair(
-        lines=191,
-        own=EVERY - {"critic_loss"} | {"ActorCritic", "experience", "policy", "with_advantages"},
+        lines=205,
+        own=EVERY - {"critic_loss"}
+        | {"ActorCritic", "experience", "policy", "schedule", "with_advantages"},
     ),
     ("ppo_lagrangian", "cpo"): Pair(
-        lines=232, own=USUAL | {"State", "experience", "optimiser", "act"}
+        lines=225, own=USUAL | {"State", "experience", "optimiser", "act"}
     ),
     ("cpo", "hnpg"): Pair(lines=248, own=USUAL | {"State", "experience", "policy_step"}),
     ("iql", "bc"): Pair(lines=129, own=USUAL | {"State", "actor_loss"}),
