@@ -88,6 +88,7 @@ def outcome(key: str, out: Path, steps: int) -> dict[str, Any]:
     rate = float(np.median(rates)) / len(config["learners"])
     return {
         "config": dict(CELLS[key].config),
+        "git_revision": config["git_revision"],
         "updates_per_step": config["config"]["num_updates"],
         "steps": curves["steps"],
         "curves": curves["returns"],
@@ -111,23 +112,22 @@ def in_seconds(base: Mapping[str, Any], seconds: float) -> tuple[list[float], fl
 def table(study: Mapping[str, Any]) -> str:
     """The results as Markdown."""
     lines = [
-        "| task | agent | updates per step | steps | return, each seed | seconds | SAC after the "
-        "same seconds, each seed |",
-        "|---|---|---|---|---|---|---|",
+        "| agent | updates per step | steps | return, each seed | seconds | SAC after the same "
+        "seconds, each seed |",
+        "|---|---|---|---|---|---|",
     ]
-    for task, cells in study["tasks"].items():
-        for key, cell in cells.items():
-            beside = ""
-            if BASE in cells and key != BASE:
-                returns, after = in_seconds(cells[BASE], cell["seconds"])
-                beside = over_seeds(returns)
-                if after < cell["seconds"]:
-                    beside += f" at its end, after {after:,.0f} s"
-            lines.append(
-                f"| {ENVIRONMENTS[task]} | {CELLS[key].name} | {cell['updates_per_step']} | "
-                f"{study['steps']:,} | {over_seeds(cell['last'])} | {cell['seconds']:,.0f} | "
-                f"{beside} |"
-            )
+    cells = study["cells"]
+    for key, cell in cells.items():
+        beside = ""
+        if BASE in cells and key != BASE:
+            returns, after = in_seconds(cells[BASE], cell["seconds"])
+            beside = over_seeds(returns)
+            if after < cell["seconds"]:
+                beside += f" at its end, after {after:,.0f} s"
+        lines.append(
+            f"| {CELLS[key].name} | {cell['updates_per_step']} | {study['steps']:,} | "
+            f"{over_seeds(cell['last'])} | {cell['seconds']:,.0f} | {beside} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -135,18 +135,17 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
     """Draw the curves over steps and over seconds: means over seeds."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 3.2 * len(study["tasks"])), layout="constrained")
-    panels = figure.subplots(len(study["tasks"]), 2, squeeze=False)
-    for (by_steps, by_time), (task, cells) in zip(panels, study["tasks"].items(), strict=True):
-        for i, (key, cell) in enumerate(cells.items()):
-            steps, mean = np.array(cell["steps"]), np.mean(cell["curves"], axis=0)
-            style = {"color": f"C{i}", "linewidth": 1.2}
-            until = steps <= study["steps"]
-            by_steps.plot(steps[until], mean[until], label=CELLS[key].name, **style)
-            by_time.plot(steps / cell["steps_per_second"], mean, **style)
-        by_steps.set(title=ENVIRONMENTS[task], xlabel="environment steps", ylabel="return")
-        by_time.set(xlabel="seconds of the training loop", ylabel="return")
-        by_steps.legend(fontsize="x-small")
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    by_steps, by_time = figure.subplots(1, 2)
+    for i, (key, cell) in enumerate(study["cells"].items()):
+        steps, mean = np.array(cell["steps"]), np.mean(cell["curves"], axis=0)
+        style = {"color": f"C{i}", "linewidth": 1.2}
+        until = steps <= study["steps"]
+        by_steps.plot(steps[until], mean[until], label=CELLS[key].name, **style)
+        by_time.plot(steps / cell["steps_per_second"], mean, **style)
+    by_steps.set(title=study["task"], xlabel="environment steps", ylabel="return")
+    by_time.set(xlabel="seconds of the training loop", ylabel="return")
+    by_steps.legend(fontsize="x-small")
     figure.savefig(path, dpi=130)
 
 
@@ -163,12 +162,11 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/off_policy"))
     parser.add_argument("--output", type=Path, default=Path("results/studies/off_policy"))
     options = parser.parse_args()
-    tasks: dict[str, Any] = {}
     for task in options.tasks:
         outs = {key: trained(task, key, options.steps, options) for key in options.agents}
-        tasks[task] = {key: outcome(key, out, options.steps) for key, out in outs.items()}
-    study = {"seeds": options.seeds, "steps": options.steps, **provenance(), "tasks": tasks}
-    shared.write(study, options.output / "off_policy", table, draw)
+        cells = {key: outcome(key, out, options.steps) for key, out in outs.items()}
+        study = {"task": ENVIRONMENTS[task], "seeds": options.seeds, "steps": options.steps}
+        shared.write(study | provenance() | {"cells": cells}, options.output / task, table, draw)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 minibatches and noise.
 
   python scripts/updates/compare_reppo.py --peer reppo --output results/checks/references/reppo.json
+  python scripts/updates/compare_reppo.py --peer reppo --times
 
 The folder `reppo` has cvoelcker/reppo of GitHub at a7ab85b. Their rollout and their learning step
 are run as they are; simulators and tools that do not matter here are stood in for, and the
@@ -33,10 +34,25 @@ from rljax.agents import reppo
 from rljax.buffers import rollout as rollouts
 from rljax.networks import Network
 from scripts.updates import shared, stand_ins
+from scripts.updates import times as timing
 from scripts.updates.shared import ACTION, OBSERVATION, distance, exact, relative
 
-STEPS, ENVS, MINIBATCHES = 8, 4, 2
-WIDTH, BINS = 16, 21
+
+class Sizes(NamedTuple):
+    """Sizes of a rollout, its minibatches and the networks."""
+
+    observation: int = OBSERVATION
+    action: int = ACTION
+    envs: int = 4
+    steps: int = 8
+    batch: int = 16
+    width: int = 16
+    bins: int = 21
+
+
+SMALL = Sizes()
+# The authors' networks, on HalfCheetah's shapes, with rollouts that a core can bear.
+FULL = Sizes(observation=17, action=6, envs=64, steps=32, batch=512, width=512, bins=151)
 CASES: dict[str, dict[str, Any]] = {
     "no ends": {},
     "ends": {"ends": True},
@@ -56,35 +72,36 @@ class Clock(NamedTuple):
 class Table(types.SimpleNamespace):
     """Environments that show the rows of a table, whatever the actions are."""
 
-    num_envs = ENVS
-
     def observation_space(self, params: Any) -> Any:
         """Those of the actor and of the critic."""
         del params
-        return (types.SimpleNamespace(shape=(OBSERVATION,)),) * 2
+        return (types.SimpleNamespace(shape=(self.sizes.observation,)),) * 2
 
     def action_space(self, params: Any) -> Any:
         """See `observation_space`."""
         del params
-        return types.SimpleNamespace(shape=(ACTION,))
+        return types.SimpleNamespace(shape=(self.sizes.action,))
 
     def step(self, key: Any, state: Any, action: Any) -> Any:
         """The next row."""
         del key, action
         time = state.time + 1
         observation = self.observations[time]
-        following = Clock(time, jnp.zeros(ENVS))
+        following = Clock(time, jnp.zeros(self.sizes.envs))
         row = (self.rewards[state.time], self.ends[state.time], {})
         return observation, observation, following, *row
 
 
-def table(ends: bool) -> Table:
+def table(ends: bool, sizes: Sizes = SMALL) -> Table:
     """Random numbers, of which none or a few rows end episodes."""
-    generator = np.random.default_rng(0)
-    flags = generator.random((STEPS, ENVS)) < (0.2 if ends else 0.0)
+    generator, rows = np.random.default_rng(0), (sizes.steps, sizes.envs)
+    flags = generator.random(rows) < (0.2 if ends else 0.0)
+    shape = (sizes.steps + 1, sizes.envs, sizes.observation)
     return Table(
-        observations=jnp.asarray(generator.normal(size=(STEPS + 1, ENVS, OBSERVATION)) * 2.0),
-        rewards=jnp.asarray(generator.normal(size=(STEPS, ENVS))),
+        num_envs=sizes.envs,
+        sizes=sizes,
+        observations=jnp.asarray(generator.normal(size=shape) * 2.0),
+        rewards=jnp.asarray(generator.normal(size=rows)),
         ends=jnp.asarray(flags),
     )
 
@@ -92,7 +109,7 @@ def table(ends: bool) -> Table:
 @contextlib.contextmanager
 def same_numbers() -> Iterator[None]:
     """Inside, normal numbers repeat those of one step of time, and rows keep their order."""
-    step = np.random.RandomState(1).normal(size=ENVS * ACTION)
+    step = np.random.RandomState(1).normal(size=SMALL.envs * SMALL.action)
 
     def normal(key: Any, shape: Any = (), *_: Any, **__: Any) -> Any:
         return jnp.asarray(np.resize(step, int(np.prod(shape)))).reshape(shape)
@@ -108,20 +125,20 @@ def same_numbers() -> Iterator[None]:
         yield
 
 
-def config_of(changes: Mapping[str, Any]) -> reppo.Config:
-    """Our settings of a case."""
+def config_of(changes: Mapping[str, Any], sizes: Sizes = SMALL) -> reppo.Config:
+    """Our settings of a case. Their ends of the support, +-10, are centres of the outer bins."""
     settings = {name: value for name, value in changes.items() if name != "ends"}
+    end = 10.0 + 10.0 / (sizes.bins - 1)
     return reppo.Config(
-        num_envs=ENVS,
-        num_steps=STEPS,
-        batch_size=STEPS * ENVS // MINIBATCHES,
-        hidden=(WIDTH, WIDTH),
-        critic_hidden=(WIDTH,),
-        embedding_size=WIDTH,
-        bins=BINS,
-        # Their ends of the support are the centres of the outer bins.
-        v_min=-10.5,
-        v_max=10.5,
+        num_envs=sizes.envs,
+        num_steps=sizes.steps,
+        batch_size=sizes.batch,
+        hidden=(sizes.width, sizes.width),
+        critic_hidden=(sizes.width,),
+        embedding_size=sizes.width,
+        bins=sizes.bins,
+        v_min=-end,
+        v_max=end,
         normalise_rewards=False,
         **settings,
     )
@@ -156,12 +173,12 @@ def their_config(code: Any, config: reppo.Config) -> Any:
     return code.ReppoConfig(
         lr=config.learning_rate,
         gamma=config.discount,
-        total_time_steps=STEPS * ENVS,
-        num_steps=STEPS,
+        total_time_steps=config.num_steps * config.num_envs,
+        num_steps=config.num_steps,
         lmbda=config.trace_decay,
         lmbda_min=0.5,
-        num_mini_batches=MINIBATCHES,
-        num_envs=ENVS,
+        num_mini_batches=config.num_steps * config.num_envs // config.batch_size,
+        num_envs=config.num_envs,
         num_epochs=config.num_epochs,
         max_grad_norm=config.max_grad_norm,
         normalize_env=False,
@@ -173,11 +190,11 @@ def their_config(code: Any, config: reppo.Config) -> Any:
         ent_target_mult=config.target_entropy_share,
         kl_start=config.init_multiplier,
         num_eval=1,
-        critic_hidden_dim=WIDTH,
-        actor_hidden_dim=WIDTH,
+        critic_hidden_dim=config.embedding_size,
+        actor_hidden_dim=config.embedding_size,
         vmin=-10.0,
         vmax=10.0,
-        num_bins=BINS,
+        num_bins=config.bins,
         hl_gauss=config.value_head == "hl_gauss",
         kl_bound=config.kl_bound,
         aux_loss_mult=config.prediction_cost,
@@ -197,13 +214,12 @@ def their_learner(code: Any, settings: Any, env: Table) -> tuple[Any, Any, Any]:
     inner = dict(zip(train.__code__.co_freevars, train.__closure__, strict=True))
     collect, learn = (inner[name].cell_contents for name in ("collect_rollout", "learn_step"))
     start = env.observations[0]
-    first = Clock(jnp.zeros((), int), jnp.zeros(ENVS))
-    reset = types.SimpleNamespace(info={"steps": jnp.zeros(ENVS)})
+    first = Clock(jnp.zeros((), int), jnp.zeros(env.num_envs))
+    reset = types.SimpleNamespace(info={"steps": jnp.zeros(env.num_envs)})
     unused = types.SimpleNamespace(unwrapped=lambda: reset, set_env_state=lambda _: None)
     env.reset = lambda key, params: (start, start, unused)
     state = code.make_init(settings, env)(jax.random.PRNGKey(0))
-    state = jax.tree.map(jnp.asarray, state.replace(last_env_state=first))
-    return exact(state), collect, learn
+    return jax.tree.map(jnp.asarray, state.replace(last_env_state=first)), collect, learn
 
 
 def part(tree: Any, *names: str) -> dict[str, Any]:
@@ -246,10 +262,13 @@ def like(network: Network, tree: Any) -> Network:
 
 def compared(peer: Path, updates: int, changes: Mapping[str, Any]) -> dict[str, float]:
     """The largest relative differences after an update of each network for each minibatch."""
-    config = config_of({"num_epochs": max(1, updates // MINIBATCHES), **changes})
+    config = config_of(
+        {"num_epochs": max(1, updates // (SMALL.steps * SMALL.envs // SMALL.batch)), **changes}
+    )
     code, env = their_code(peer), table(bool(changes.get("ends")))
     with same_numbers(), stand_ins.old_names():
         theirs, collect, learn = their_learner(code, their_config(code, config), env)
+        theirs = exact(theirs)
         rollout, theirs = collect(key=jax.random.PRNGKey(0), train_state=theirs)
         soft = jnp.where(rollout.done, rollout.reward, rollout.soft_reward)
         rollout = rollout.replace(soft_reward=soft)
@@ -287,10 +306,50 @@ def compared(peer: Path, updates: int, changes: Mapping[str, Any]) -> dict[str, 
     return found
 
 
+def times(peer: Path) -> dict[str, Any]:
+    """Processor's seconds of one iteration, a rollout in the table and its updates, in turns."""
+    config, env = config_of({}, FULL), table(False, FULL)
+    spec = EnvSpec("test/Example-v0", (FULL.observation,), FULL.action)
+    code, key = their_code(peer), jax.random.PRNGKey(0)
+    with stand_ins.old_names():
+        first, collect, learn = their_learner(code, their_config(code, config), env)
+
+        @jax.jit
+        def theirs() -> Any:
+            rollout, state = collect(key=key, train_state=first)
+            return learn(key, state, rollout)
+
+        jax.block_until_ready(theirs())
+    state = reppo.init(jax.random.key(0), spec, config)
+
+    def step(row: Any, key: Any) -> tuple[Any, Transition]:
+        observation, following, reward, ended = row
+        action, _ = reppo.act(state, observation, key, config, explore=True)
+        never = jnp.zeros_like(ended)
+        return None, Transition(observation, action, reward, ended, never, following)
+
+    @jax.jit
+    def ours() -> Any:
+        rows = (env.observations[:-1], env.observations[1:], env.rewards, env.ends)
+        keys = jax.random.split(jax.random.key(0), FULL.steps)
+        batch = jax.lax.scan(lambda _, x: step(*x), None, (rows, keys))[1]
+        return reppo.update(state, batch, jax.random.key(1), jnp.asarray(0), config)
+
+    seconds = timing.seconds_in_turns({"ours": ours, "theirs": theirs}, rounds=5, calls=1)
+    return {
+        "sizes": FULL._asdict(),
+        "seconds of an iteration": seconds,
+        "ratio": seconds["theirs"] / seconds["ours"],
+    }
+
+
 def main() -> None:
-    """Compare all cases, and write the differences."""
-    options = shared.parser(__doc__).parse_args()
-    shared.report(options, CASES, functools.partial(compared, options.peer))
+    """Compare all cases, or measure, and write the differences."""
+    options = shared.timed_parser(__doc__).parse_args()
+    if options.times:
+        shared.publish(options.output, times(options.peer))
+    else:
+        shared.report(options, CASES, functools.partial(compared, options.peer))
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def test_rows_of_the_table_follow_each_other_and_may_end_episodes() -> None:
     assert 0 < np.sum(env.ends) < env.ends.size
     assert not compare_reppo.table(ends=False).ends.any()
     observation, again, state, reward, done, _ = env.step(
-        None, compare_reppo.Clock(2, np.zeros(compare_reppo.ENVS)), None
+        None, compare_reppo.Clock(2, np.zeros(compare_reppo.SMALL.envs)), None
     )
     np.testing.assert_array_equal(observation, env.observations[3])
     np.testing.assert_array_equal(again, observation)
@@ -60,7 +60,7 @@ def test_rows_of_the_table_follow_each_other_and_may_end_episodes() -> None:
 
 
 def test_numbers_are_the_same_in_each_step() -> None:
-    shape = (3, compare_reppo.ENVS, ACTION)
+    shape = (3, compare_reppo.SMALL.envs, ACTION)
     with compare_reppo.same_numbers():
         one = jax.random.normal(jax.random.key(0), shape)
         other = jax.random.normal(jax.random.key(1), shape[1:])

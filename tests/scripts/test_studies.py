@@ -267,7 +267,7 @@ def test_hidden_velocities(study):
 def test_off_policy_agents(study):
     words = ("--tasks", "double_pendulum", "--steps", 2_000, "--seeds", 2, "--longer", 3)
     agents = ("sac-small", "tqc", "bro")  # BRO in the variant that the table has
-    cells = study(off_policy, "off_policy", *words, "--agents", *agents)["tasks"]["double_pendulum"]
+    cells = study(off_policy, "double_pendulum", *words, "--agents", *agents)["cells"]
     assert tuple(cells) == agents
     assert cells["bro"]["updates_per_step"] == 2
     assert cells["tqc"]["steps"][-1] == 2_000
