@@ -26,6 +26,7 @@ from scripts.studies import (
     offline_to_online,
     reward_scales,
     shared,
+    surrogates,
     toy_policies,
     weights,
 )
@@ -272,6 +273,23 @@ def test_off_policy_agents(study):
     assert cells["bro"]["updates_per_step"] == 2
     assert cells["tqc"]["steps"][-1] == 2_000
     assert cells[off_policy.BASE]["steps"][-1] == 6_000
+
+
+def test_surrogates(study):
+    words = ("--tasks", "Hopper-v5", "--steps", 4_096, "--seeds", 2)
+    kinds = ("clip", "mdpo-whole")
+    cells = study(surrogates, "surrogates", *words, "--surrogates", *kinds)["tasks"]["Hopper-v5"]
+    assert tuple(cells) == kinds
+    assert len(cells["clip"]["last"]) == 2
+    assert cells["mdpo-whole"]["config"]["batch_size"] == surrogates.ROLLOUT
+
+
+@pytest.mark.parametrize("key", surrogates.VARIANTS)
+def test_settings_of_surrogates_are_accepted(key):
+    config = configuration.replace(
+        registry.load_agent("ppo").Config(), surrogates.VARIANTS[key].config, "t"
+    )
+    assert config.num_envs * config.num_steps == surrogates.ROLLOUT
 
 
 @pytest.mark.parametrize("key", off_policy.CELLS)
