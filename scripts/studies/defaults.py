@@ -40,7 +40,7 @@ LARGE: dict[str, tuple[int, dict[str, Any]]] = {
     "flashsac": (10_500, {}),
     "tqc": (11_000, {}),
     # Here returns depend most on where an episode begins: its best policies would be the luckiest.
-    "td7": (27_500, {"checkpoints": False}),
+    "td7": (28_000, {"checkpoints": False}),
 }
 STEPS = ONLINE | {agent: steps for agent, (steps, _) in LARGE.items()} | FROM_DATA
 
