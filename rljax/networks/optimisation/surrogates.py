@@ -4,10 +4,10 @@ pi_k the rollout's policy, r = pi(a|s) / pi_k(a|s), A advantage, epsilon, t and 
 is a mean over a minibatch
 
   clip  -min(r A, clip(r, 1 +- epsilon) A)                                   PPO [1, eq. 7]
-  mdpo  -r A + KL(pi(.|s) || pi_k(.|s)) / t                                  MDPO [2, eq. 8]
+  mdpo  -r A + KL(pi(.|s) || pi_k(.|s)) / t                                  MDPO [2]
   pmd   (A - tau log r)^2 / (2 tau),  tau = 1 / t                            PMD-mean [3]
   dpo   -(r A - max(0, (r - 1) A - 2 tanh((r - 1) A / 2)))      where A >= 0
-        -(r A - max(0, A log r - 0.6 tanh(A log r / 0.6)))      elsewhere    DPO [4, eq. 8]
+        -(r A - max(0, A log r - 0.6 tanh(A log r / 0.6)))      elsewhere    DPO [4]
 
 At pi = pi_k all have the slope of the policy gradient, -A grad log pi. "pmd" is written for
 language models, with the return of a whole answer in place of A; per action, with generalised

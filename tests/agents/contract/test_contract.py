@@ -434,11 +434,20 @@ def test_acting_does_not_depend_on_being_compiled(name: str) -> None:
 @pytest.mark.learn  # hundreds of operations, each compiled alone
 @agents
 def test_updating_does_not_depend_on_being_compiled(name: str) -> None:
-    one = subject(name)
+    """But for parameters without slope, which an agent's test may name: there Adam makes a step of
+    every rounding error.
+    """
+    one, without = subject(name), own_constant(name, "WITHOUT_SLOPE", ())
+
+    def sloped(tree: Any) -> list[Any]:
+        leaves = jax.tree_util.tree_leaves_with_path(tree)
+        return [x for path, x in leaves if not set(without) & {jax.tree_util.keystr(path[-2:])}]
+
     step = last_step(one.config)
     with jax.disable_jit():
         plain = one.module.update(one.state, one.batch, KEY, jnp.asarray(step), one.config)
-    trees.assert_close(plain, one.update(one.state, one.batch, KEY, step, one.config))
+    compiled = one.update(one.state, one.batch, KEY, step, one.config)
+    trees.assert_close(sloped(plain), sloped(compiled))
 
 
 @agents

@@ -38,7 +38,7 @@ def clip(log_ratio: float, a: float, kl: float) -> float:
 
 
 def mdpo(log_ratio: float, a: float, kl: float) -> float:
-    """arXiv:2005.09814, equation 8, negated, with t = 0.4."""
+    """arXiv:2005.09814, on-policy, negated, with t = 0.4."""
     return -np.exp(log_ratio) * a + kl / 0.4
 
 
@@ -48,7 +48,7 @@ def pmd(log_ratio: float, a: float, kl: float) -> float:
 
 
 def dpo(log_ratio: float, a: float, kl: float) -> float:
-    """arXiv:2210.05639, equation 8, with alpha = 2 and beta = 0.6."""
+    """arXiv:2210.05639, with alpha = 2 and beta = 0.6."""
     r = np.exp(log_ratio)
     if a >= 0:
         f = max(0.0, (r - 1.0) * a - 2.0 * np.tanh((r - 1.0) * a / 2.0))
