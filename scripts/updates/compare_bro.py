@@ -15,7 +15,6 @@ and in turns.
 from __future__ import annotations
 
 import contextlib
-import functools
 import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -199,10 +198,7 @@ def main() -> None:
     """Compare all cases, or measure, and write the differences."""
     options = shared.timed_parser(__doc__).parse_args()
     with their_code(options.peer) as module:
-        if options.times:
-            shared.publish(options.output, times(module))
-        else:
-            shared.report(options, CASES, functools.partial(compared, module))
+        shared.report_or_time(options, CASES, compared, times, module)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ subtracts values [B, 1] from log-probabilities [B].
 from __future__ import annotations
 
 import contextlib
-import functools
 import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -346,10 +345,7 @@ def times(peer: Path) -> dict[str, Any]:
 def main() -> None:
     """Compare all cases, or measure, and write the differences."""
     options = shared.timed_parser(__doc__).parse_args()
-    if options.times:
-        shared.publish(options.output, times(options.peer))
-    else:
-        shared.report(options, CASES, functools.partial(compared, options.peer))
+    shared.report_or_time(options, CASES, compared, times, options.peer)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import math
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -233,10 +232,7 @@ def main() -> None:
     """Compare all cases, or measure, and write the differences."""
     options = shared.timed_parser(__doc__).parse_args()
     with their_code(options.peer) as module:
-        if options.times:
-            shared.publish(options.output, times(module))
-        else:
-            shared.report(options, CASES, functools.partial(compared, module))
+        shared.report_or_time(options, CASES, compared, times, module)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -105,6 +106,20 @@ def report(
         differences[name] = compared(options.updates, case)
         print(name, json.dumps(differences[name]))
     write(options.output, {"updates": options.updates, "cases": differences})
+
+
+def report_or_time(
+    options: argparse.Namespace,
+    cases: Mapping[str, Any],
+    compared: Callable[..., Mapping[str, Any]],
+    times: Callable[[Any], Mapping[str, Any]],
+    code: Any,
+) -> None:
+    """What the options of `timed_parser` ask for; both functions take the other `code` first."""
+    if options.times:
+        publish(options.output, times(code))
+    else:
+        report(options, cases, functools.partial(compared, code))
 
 
 def publish(path: Path | None, results: Mapping[str, Any]) -> None:

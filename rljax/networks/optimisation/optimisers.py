@@ -120,9 +120,14 @@ def decayed(settings: Any, rollouts: Array | int) -> Any:
     """
     if settings.decay_steps is None:
         return settings.learning_rate
+    return settings.learning_rate * left(settings, rollouts, settings.decay_steps)
+
+
+def left(settings: Any, rollouts: Array | int, duration: Number) -> Array:
+    """The share [] of `duration` environment steps that is left after `rollouts` [] of a Config."""
     # int32 could overflow
     steps = jnp.float32(rollouts) * (settings.num_envs * settings.num_steps)
-    return settings.learning_rate * jnp.maximum(0.0, 1.0 - steps / settings.decay_steps)
+    return linear(1.0, 0.0, steps, duration)
 
 
 def linear(start: Number, end: Number, steps: Any, duration: Number) -> Array:

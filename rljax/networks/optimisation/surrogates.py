@@ -25,13 +25,13 @@ so too, trust more at first and less at the end; nothing is learnt here.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from rljax.agent import Array, Metrics, Number, config
-from rljax.networks.optimisation.optimisers import linear
+from rljax.networks.optimisation import optimisers
 from rljax.requirements import NonNegative, Positive
 
 Kind = Literal["clip", "mdpo", "pmd", "dpo"]
@@ -55,10 +55,8 @@ def at(settings: Settings, rollouts: Array | int) -> Settings:
     """The Config after `rollouts` [] of `num_envs` times `num_steps` steps."""
     if settings.trust_steps is None:
         return settings
-    sizes: Any = settings
-    steps = jnp.float32(rollouts) * (sizes.num_envs * sizes.num_steps)
-    left = jnp.maximum(linear(1.0, 0.0, steps, settings.trust_steps), LEAST)
-    changed = {name: left * getattr(settings, name) for name in ("clip_ratio", "mirror_step")}
+    trust = jnp.maximum(optimisers.left(settings, rollouts, settings.trust_steps), LEAST)
+    changed = {name: trust * getattr(settings, name) for name in ("clip_ratio", "mirror_step")}
     return dataclasses.replace(settings, **changed)
 
 

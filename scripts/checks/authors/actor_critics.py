@@ -169,9 +169,9 @@ def reppo_end(sign: int) -> Rule:
     return rule
 
 
-def reppo_network(width: str, number: str, drops: int) -> Rule:
-    """Widths of a network's hidden layers; their numbers count the last layer."""
-    return lambda theirs: (theirs[width],) * (theirs[number] - drops)
+def reppo_network(width: str, number: str) -> Rule:
+    """Widths of a network's hidden layers; their number counts the last layer too."""
+    return lambda theirs: (theirs[width],) * (theirs[number] - 1)
 
 
 REPPO: dict[str, Rule] = {
@@ -199,8 +199,8 @@ REPPO: dict[str, Rule] = {
     "init_temperature": "ent_start",
     "target_entropy_share": "ent_target_mult",
     "min_std": "min_std",
-    "hidden": reppo_network("actor_hidden_dim", "num_actor_layers", 1),
-    "critic_hidden": reppo_network("critic_hidden_dim", "num_critic_head_layers", 1),
+    "hidden": reppo_network("actor_hidden_dim", "num_actor_layers"),
+    "critic_hidden": reppo_network("critic_hidden_dim", "num_critic_head_layers"),
     "embedding_size": "critic_hidden_dim",
     "layer_norm": lambda theirs: "rms" if theirs["use_critic_norm"] else False,
     "normalise_observations": "normalize_env",
