@@ -33,11 +33,11 @@ from tests.environments import reach
 # Agents whose tests have smaller networks than by default: environment steps, most of them of the
 # warm-up, and settings.
 LARGE: dict[str, tuple[int, dict[str, Any]]] = {
-    "crossq": (5_500, {}),
-    "xqc": (5_500, {}),
-    "simbav2": (5_250, {}),
-    "bro": (2_700, {}),
-    "flashsac": (10_500, {}),
+    "crossq": (6_000, {}),
+    "xqc": (6_000, {}),
+    "simbav2": (6_000, {}),
+    "bro": (3_000, {}),
+    "flashsac": (11_000, {}),
     "tqc": (11_000, {}),
     # Here returns depend most on where an episode begins: its best policies would be the luckiest.
     "td7": (28_000, {"checkpoints": False}),
