@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rljax.runs.interface.dataset_files import Dataset
     from rljax.runs.interface.environment_check import check_env
     from rljax.runs.interface.playing import evaluate, make_env
+    from rljax.runs.interface.pure_training import make_train
     from rljax.runs.interface.run_folder import Run
     from rljax.runs.policies.loading import load
     from rljax.runs.policies.policy import Policy
@@ -38,6 +39,7 @@ _HOMES = {
     "export": "rljax.runs.export.exporting",
     "load": "rljax.runs.policies.loading",
     "make_env": "rljax.runs.interface.playing",
+    "make_train": "rljax.runs.interface.pure_training",
     "pack": "rljax.runs.export.packing",
     "resume": "rljax.runs.run",
     "resuming": "rljax.runs.run",
@@ -62,6 +64,7 @@ __all__ = [
     "load",
     "loggers",
     "make_env",
+    "make_train",
     "pack",
     "resume",
     "resuming",

@@ -1,13 +1,14 @@
 """Evaluation: the policy plays complete episodes without exploration.
 
-Each environment plays one episode, so that short ones are not favoured. Its seed depends only on
-the learner's seed, the step and the episode's number. Random policies draw from the seed of the
-learner's first episode.
+Each environment plays one episode, so that short ones are not favoured. How it starts (a seed on
+the host, a key inside the program) depends only on the learner's seed, the step and the episode's
+number. Policies draw from the start of the learner's first episode.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from rljax.envs import signals
 from rljax.envs.autoreset import AutoReset
 from rljax.envs.host.hosted import Hosted
 from rljax.learning import agent_state
-from rljax.learning.drivers.driver import EVALUATE, environment_seeds, keys_of
+from rljax.learning.drivers.driver import EVALUATE, environment_keys, environment_seeds, keys_of
 from rljax.learning.learner import flat, per_learner
 from rljax.learning.programs import Contents, compiled, shared
 from rljax.learning.settings import Settings
@@ -172,11 +173,6 @@ class HeldActions:
         return memory["action"], {}, memory | {"lasted": memory["lasted"] + 1}
 
 
-def _keys(seeds: Any, num_learners: int) -> Array:
-    """Keys of the learners [P], from the first of their `seeds` [P x N]."""
-    return keys_of(np.asarray(seeds, np.uint32).reshape(num_learners, -1)[:, 0])
-
-
 @dataclasses.dataclass(frozen=True)
 class PolicyProgram:
     """The compiled policy of an agent, which its evaluators share."""
@@ -198,17 +194,20 @@ class HostedEvaluator:
         self.hosted.tolerant = num_learners > 1
         self.policy = PolicyProgram(Contents(agent))
 
-    def __call__(
-        self, state: Any, seeds: Sequence[int], config: Any, random: bool = False
-    ) -> Episodes:
+    def starts(self, seeds: Sequence[int], episodes: int, *path: int) -> list[int]:
+        """Seeds of `episodes` episodes for each learner's seed, [P x N]."""
+        each = (environment_seeds(x, EVALUATE, *path, number=episodes) for x in seeds)
+        return list(itertools.chain.from_iterable(each))
+
+    def __call__(self, state: Any, starts: Any, config: Any, random: bool = False) -> Episodes:
         """See `CompiledEvaluator`; the first process alone plays."""
         whole = local(state)
-        return processes.on_first(lambda: self._episodes(whole, seeds, config, random))
+        return processes.on_first(lambda: self._episodes(whole, starts, config, random))
 
     def _episodes(self, state: Any, seeds: Sequence[int], config: Any, random: bool) -> Episodes:
         number = self.hosted.num_envs
         rows = (self.num_learners, number // self.num_learners)
-        keys = _keys(seeds, self.num_learners)
+        keys = keys_of(seeds[:: rows[1]])
         decide = shared(self.policy, (state, config)).act
         generators = [np.random.default_rng(seed) for seed in seeds[:: rows[1]]]
         memory = first_memory(self.policy.agent.module, self.spec, config, *rows)
@@ -334,13 +333,16 @@ class CompiledEvaluator:
         self.num_learners, self.spec = num_learners, environment.spec
         self.program = EpisodeProgram(Contents(agent), environment, num_learners)
 
-    def __call__(
-        self, state: Any, seeds: Sequence[int], config: Any, random: bool = False
-    ) -> Episodes:
-        """Play one episode from each of `seeds` [P x N]; with `random`, by uniform actions."""
-        policy_keys = _keys(seeds, self.num_learners)
+    def starts(self, seeds: Sequence[int], episodes: int, *path: int) -> Array:
+        """Keys of `episodes` episodes for each learner's seed, [P x N]."""
+        parts = (np.uint32(part % 2**32) for part in path)
+        return environment_keys(keys_of(seeds), EVALUATE, *parts, number=episodes)
+
+    def __call__(self, state: Any, starts: Any, config: Any, random: bool = False) -> Episodes:
+        """Play one episode from each of `starts` [P x N]; with `random`, by uniform actions."""
+        policy_keys = starts.reshape(self.num_learners, -1)[:, 0]
         play = shared(self.program, (state, config)).episodes
-        played = play(state, keys_of(seeds), policy_keys, config, np.bool_(random))
+        played = play(state, starts, policy_keys, config, np.bool_(random))
         columns = jax.device_get(local(played))
         return Episodes(*jax.tree.map(lambda x: x.reshape(self.num_learners, -1), columns))
 
@@ -367,16 +369,11 @@ def make(
     return HostedEvaluator(agent, hosted, num_learners)
 
 
-def seeds_of(seeds: Sequence[int], step: int, episodes: int) -> list[int]:
-    """The seeds of `episodes` episodes at `step`, for each learner's seed."""
-    return [x for seed in seeds for x in environment_seeds(seed, EVALUATE, step, number=episodes)]
-
-
 def evaluate(
     evaluator: Any, state: Any, settings: Settings, step: int, config: Any, random: bool = False
 ) -> Episodes:
     """Play `eval_episodes` episodes with each learner, seeded by its seed and the step; with
     `random`, by uniform actions.
     """
-    seeds = seeds_of(settings.seeds, step, settings.eval_episodes)
-    return evaluator(state, seeds, config, random)
+    starts = evaluator.starts(settings.seeds, settings.eval_episodes, step)
+    return evaluator(state, starts, config, random)

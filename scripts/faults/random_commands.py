@@ -60,7 +60,8 @@ TINY = (
 WORK = (
     "rljax.learning.loop.Training.start",
     "rljax.distributed.ray_cluster.RayCluster.run",
-    "rljax.runs.policies.evaluate.environment_seeds",
+    "rljax.learning.evaluation.CompiledEvaluator.starts",
+    "rljax.learning.evaluation.HostedEvaluator.starts",
     "rljax.runs.policies.videos.environment_seeds",
     "rljax.runs.interface.environment_check._play",
     "rljax.runs.policies.collect.roll_out",

@@ -44,7 +44,7 @@ def test_episodes_that_do_not_end_are_marked(
 ) -> None:
     monkeypatch.setattr(evaluation, "LIMIT", 12)
     evaluator, state = evaluator_of(inside, limit)
-    played = evaluator(state, list(range(6)), settings(2))
+    played = evaluator(state, evaluator.starts(range(2), 3), settings(2))
     np.testing.assert_array_equal(played.cut, np.full((2, 3), cut))
     np.testing.assert_array_equal(played.lengths, np.full((2, 3), 12 if cut else 5))
 
@@ -53,9 +53,9 @@ def test_episodes_that_do_not_end_are_marked(
 def test_uniform_actions_change_no_evaluation_of_the_policy(inside: bool) -> None:
     """The policy's actions lie in [0.25, 0.75]; a reward is the action and the time."""
     evaluator, state = evaluator_of(inside, 5)
-    seeds, config = list(range(6)), settings(2)
+    starts, config = evaluator.starts(range(2), 3), settings(2)
     policy, chance, again = (
-        evaluator(state, seeds, config, random) for random in (False, True, False)
+        evaluator(state, starts, config, random) for random in (False, True, False)
     )
     np.testing.assert_array_equal(policy.returns, again.returns)
     times = sum(range(1, 6))

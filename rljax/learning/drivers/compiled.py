@@ -14,7 +14,7 @@ from flax import struct
 from rljax.agent import Array, Step, Transition
 from rljax.distributed.devices import Spread
 from rljax.envs.autoreset import AutoReset
-from rljax.learning.drivers.driver import Learnt, key_shapes, keys_of, training_seeds
+from rljax.learning.drivers.driver import TRAIN, Learnt, environment_keys, key_shapes, keys_of
 from rljax.learning.drivers.iteration import (
     Carry,
     CompiledLoop,
@@ -91,8 +91,9 @@ class CompiledDriver(LoopDriver):
 
     def start(self, seeds: Sequence[int], learnt: Learnt = None) -> None:
         self.data = self.spread.everywhere(self.data)
-        environment_keys = keys_of(training_seeds(seeds, self.hyper.experience.num_envs))
-        self.carry = self.loop.init(keys_of(seeds), environment_keys, self.hyper, self.data, learnt)
+        keys = keys_of(seeds)
+        starts = environment_keys(keys, TRAIN, number=self.hyper.experience.num_envs)
+        self.carry = self.loop.init(keys, starts, self.hyper, self.data, learnt)
 
     def advance(self, iterations: int) -> None:
         self.carry = self.loop.advance(self.carry, np.int32(iterations), self.hyper, self.data)
@@ -102,10 +103,8 @@ class CompiledDriver(LoopDriver):
 
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
         each = self.hyper.experience.num_envs
-        keys, environment_keys = key_shapes(len(seeds)), key_shapes(len(seeds) * each)
-        return _split(
-            jax.eval_shape(self.loop.init, keys, environment_keys, self.hyper, self.data, None)
-        )
+        keys, starts = key_shapes(len(seeds)), key_shapes(len(seeds) * each)
+        return _split(jax.eval_shape(self.loop.init, keys, starts, self.hyper, self.data, None))
 
     def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
         del environments  # they are a part of `arrays`

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
@@ -21,13 +22,14 @@ from rljax.networks import normalise
 from rljax.networks.optimisation import traces
 
 TRAIN, EVALUATE = 0, 1
+OF_ENVIRONMENTS = 1 << 20  # beyond the numbers by which learners split the same keys
 
 # Fresh learners go on from the previous stage's, or from parts of another run's by name.
 Learnt: TypeAlias = LearnerState | Mapping[str, Any] | None
 
 
 def environment_seeds(seed: int, purpose: Literal[0, 1], *path: int, number: int) -> list[int]:
-    """`number` 32-bit seeds for a learner's environments, alone or in a population.
+    """`number` 32-bit seeds for a learner's environments on the host, alone or in a population.
 
     `path` may be an evaluation's step.
     """
@@ -35,8 +37,22 @@ def environment_seeds(seed: int, purpose: Literal[0, 1], *path: int, number: int
 
 
 def training_seeds(seeds: Sequence[int], number: int) -> list[int]:
-    """The seeds of training's environments, `number` for each learner's seed."""
+    """The seeds of training's environments on the host, `number` for each learner's seed."""
     return [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
+
+
+@functools.partial(jax.jit, static_argnames=("purpose", "number"))
+def environment_keys(keys: Array, purpose: Literal[0, 1], *path: Any, number: int) -> Array:
+    """`number` keys for each learner's environments inside the program, from the learners' keys
+    [P], as [P x number]. `path` may be an evaluation's step.
+    """
+
+    def of_learner(key: Array) -> Array:
+        for part in (OF_ENVIRONMENTS + purpose, *path):
+            key = jax.random.fold_in(key, part)
+        return jax.random.split(key, number)
+
+    return jax.vmap(of_learner)(keys).reshape(-1)
 
 
 def keys_of(seeds: Any) -> Array:
@@ -64,13 +80,18 @@ def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> ChunkReport:
     host: Any = jax.device_get(local((tally, updates, episodes)))
     tally, updates, episodes = host
     with np.errstate(invalid="ignore", divide="ignore"):
-        metrics = {name: np.asarray(tally.total[name] / tally.weight[name]) for name in tally.total}
-        ended = np.asarray(episodes["count"], np.float64)
-        for name in ("return", "length", *sorted(set(episodes) - {"return", "length", "count"})):
-            metrics[f"episode/{name}"] = episodes[name] / ended
+        metrics = {name: np.asarray(x) for name, x in means(tally, episodes).items()}
     return ChunkReport(
         metrics, {name: np.asarray(x) for name, x in tally.first_bad.items()}, int(updates)
     )
+
+
+def means(tally: Tally, episodes: dict[str, Any]) -> dict[str, Any]:
+    """The mean metrics [P] of a tally, and of the episodes' sums; NaN where there was no value."""
+    metrics = {name: total / tally.weight[name] for name, total in tally.total.items()}
+    others = sorted(set(episodes) - {"return", "length", "count"})
+    sums = {f"episode/{name}": episodes[name] for name in ("return", "length", *others)}
+    return metrics | {name: total / episodes["count"] for name, total in sums.items()}
 
 
 def no_episodes(spec: EnvSpec, num_learners: int, kind: Any) -> dict[str, Any]:

@@ -155,8 +155,8 @@ class Controls:
     def evaluate(self, evaluator: Any, episodes: int) -> Episodes:
         """Play `episodes` episodes with each learner, seeded by its seed and the step."""
         training = self._training
-        seeds = evaluation.seeds_of(training.settings.seeds, training.step, episodes)
-        return evaluator(training.driver.agent_state, seeds, training.stacked)
+        starts = evaluator.starts(training.settings.seeds, episodes, training.step)
+        return evaluator(training.driver.agent_state, starts, training.stacked)
 
     def _require_change(self) -> None:
         if not self.may_change:

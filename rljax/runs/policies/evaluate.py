@@ -13,7 +13,6 @@ from rljax import datasets, envs
 from rljax.agent import EnvSpec, acting, difference
 from rljax.envs.environment import EnvironmentFailed
 from rljax.learning import action_cost, configuration, evaluation
-from rljax.learning.drivers.driver import EVALUATE, environment_seeds
 from rljax.learning.evaluation import Episodes
 from rljax.learning.named_code import PARTS
 from rljax.runs import arguments, records
@@ -105,8 +104,8 @@ def play_episodes(
     observed = envs.observed(name, policies.experience.observes)
     evaluator = evaluation.make(agent, observed, number, episodes, limits)
     require_fit(policies.spec, evaluator.spec)
-    seeds = [s for _ in range(number) for s in environment_seeds(seed, EVALUATE, number=episodes)]
-    played = evaluator(policies.state, seeds, config)
+    starts = evaluator.starts([seed] * number, episodes)
+    played = evaluator(policies.state, starts, config)
     close(evaluator)
     return played
 

@@ -110,7 +110,7 @@ def test_evaluations_have_the_sums() -> None:
     state = learner.init(keys, learner.hyperparameters(config)).agent
     inside = CompiledEvaluator(Fake(), AutoReset(Costly()), 2)
     for evaluator in (inside, HostedEvaluator(Fake(), paying(), 2)):
-        episodes = evaluator(state, range(6), config)
+        episodes = evaluator(state, evaluator.starts(range(2), 3), config)
         assert list(episodes.signals) == ["cost", "objectives/0", "objectives/1"]
         np.testing.assert_array_equal(episodes.signals["cost"], np.full((2, 3), 6))
         assert episodes.details(1) == {
