@@ -18,6 +18,7 @@ from rljax.buffers.replay import (
     Uniform,
     earlier_rows,
     later_rows,
+    random_rows,
 )
 from rljax.buffers.storage.ring import ReplayBuffer
 
@@ -60,7 +61,7 @@ class NStep(Draw):
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
 
         def draw(ring: ReplayBuffer, key: Array, discount: Array) -> Transition:
-            rows = ring.random_rows(key, (experience.num_updates, experience.batch_size))
+            rows = random_rows(ring, key, experience, experience.batch_size)
             return n_step_batch(ring, rows, experience.num_envs, self.steps, discount)
 
         return jax.vmap(draw, in_axes=(buffer.axes, 0, 0))(buffer, keys, self.discount)  # type: ignore[arg-type]

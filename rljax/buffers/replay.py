@@ -103,12 +103,26 @@ def uniform(
     """Batches of `size` uniform rows, with the agent's columns."""
 
     def draw(ring: ReplayBuffer, key: Array) -> Transition:
-        number, row = experience.draw.drawable(ring, experience.num_envs)
-        shape = (experience.num_updates, size)
-        rows = row(jax.random.randint(key, shape, 0, jnp.maximum(number, 1)))
+        rows = random_rows(ring, key, experience, size)
         return with_columns(ring, rows, experience, reward_affine)
 
     return jax.vmap(draw, in_axes=(buffer.axes, 0))(buffer, keys)
+
+
+def random_rows(ring: ReplayBuffer, key: Array, experience: Replay, size: int) -> Array:
+    """Rows [U, size] of one learner's ring, drawn with replacement among those that may be.
+
+    They are uniform, or `by_environment` as many of each environment, up to one.
+    """
+    shape = (experience.num_updates, size)
+    if not experience.by_environment:
+        number, row = experience.draw.drawable(ring, experience.num_envs)
+        return row(jax.random.randint(key, shape, 0, jnp.maximum(number, 1)))
+    number = experience.num_envs
+    key_step, key_first = jax.random.split(key)
+    first = jax.random.randint(key_first, (experience.num_updates, 1), 0, number)
+    step = jax.random.randint(key_step, shape, 0, ring.drawable // number)
+    return ring.row_of(step, (first + jnp.arange(size)) % number, number)
 
 
 def with_columns(
@@ -148,6 +162,7 @@ class Replay(Experience):
     warmup_steps: int = 0  # steps of each learner without updates
     uniform_warmup: bool = True  # False: another run's policy acts in the warm-up
     draw: Draw = Uniform()  # how batches are drawn
+    by_environment: bool = False  # as many rows of each environment; of uniform draws
     rewards: RewardScale | None = None  # how rewards of batches are scaled
     shift: int = 0  # most pixels by which pictures are moved; 4 in DrQ
     beside_data: bool = False  # training needs a data set, too: `--data`

@@ -15,6 +15,7 @@ from rljax.agent import Array
 
 Initialisation = Literal[
     "torch",
+    "torch_small",
     "orthogonal",
     "orthogonal_small",
     "orthogonal_relu",
@@ -34,6 +35,7 @@ def initialisers(
     """Kernel and bias initialisers of a dense layer, perhaps the `last` of its network.
 
     - torch: U(+-1/sqrt(fan_in)) for both, PyTorch's default since 0.4;
+    - torch_small: N(0, 0.01^2) and biases zero in the last layer (FastTD3);
     - orthogonal: gain `scale`, biases zero (the PPO of OpenAI Baselines);
     - orthogonal_small: gain 0.01 in the last layer (Cal-QL, the critics of CORL's CQL);
     - orthogonal_relu: gain sqrt 2 in the last layer too (WSRL, CORL's Cal-QL);
@@ -47,7 +49,9 @@ def initialisers(
     """
     zeros = nn.initializers.zeros_init()
     match name:
-        case "torch":
+        case "torch_small" if last:
+            return nn.initializers.normal(0.01), zeros
+        case "torch" | "torch_small":
             uniform = functools.partial(_uniform, 1.0 / math.sqrt(fan_in))
             return uniform, uniform
         case "edac" if last:

@@ -18,9 +18,13 @@ on each other:
            with x_k,0 ~ N(0, 1), and 2^(K-1) near 1 / (2 pi) of the time limit,
            1,000 steps where there is none
 
+`scaled` noise has one std for each episode, uniform between two bounds, so that environments side
+by side differ [4].
+
 [1] Fortunato et al., arXiv:1706.10295, section 3, equations 10 and 11
 [2] FlashSAC, arXiv:2604.04539: a zeta distribution of exponent 2, truncated
 [3] Eberhard et al., Pink Noise Is All You Need, ICLR 2023
+[4] Seo et al., FastTD3, arXiv:2505.22642
 """
 
 from __future__ import annotations
@@ -116,6 +120,33 @@ class Pink(Lasting):
 
     parts: Array  # [..., K, A]
     begun: Array  # [...] bool: drawn before
+
+
+class Scaled(Lasting):
+    """Noise whose std lasts."""
+
+    scale: Array  # [...]
+    begun: Array  # [...] bool: drawn before
+
+
+def initial_scale() -> Scaled:
+    """A std that has not been drawn, where an episode begins."""
+    return Scaled(jnp.zeros(()), jnp.zeros((), jnp.bool_))
+
+
+def scaled(
+    key: Array, shape: tuple[int, ...], low: Number, high: Number, memory: Scaled | None = None
+) -> tuple[Array, Scaled | None]:
+    """Noise [..., A] with an std from `low` to `high`, and the memory [..., M...] after it.
+
+    Without memory each std is drawn anew.
+    """
+    key_scale, key_noise = jax.random.split(key)
+    scale = jax.random.uniform(key_scale, shape[:-1], minval=low, maxval=high)
+    if memory is not None:
+        scale = jnp.where(memory.begun, memory.scale, scale)
+        memory = Scaled(scale, jnp.ones_like(memory.begun))
+    return scale[..., None] * jax.random.normal(key_noise, shape), memory
 
 
 def initial(kind: Kind, spec: EnvSpec) -> Lasting | None:

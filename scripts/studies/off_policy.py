@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,9 +82,7 @@ def outcome(key: str, out: Path, steps: int) -> dict[str, Any]:
     and the time. Steps are those of each learner.
     """
     curves, config = shared.curves(out, 1), records.read_config(out)
-    lines = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
-    rates = [line["steps_per_second"] for line in lines if line["step"] > WARMUP]
-    rate = float(np.median(rates)) / len(config["learners"])
+    rate = shared.steps_per_second(out, WARMUP)
     return {
         "config": dict(CELLS[key].config),
         "git_revision": config["git_revision"],

@@ -88,6 +88,15 @@ def curves(out: Path, places: int) -> dict[str, Any]:
     }
 
 
+def steps_per_second(out: Path, first: int = 0) -> float:
+    """Each learner's steps per second of a run's loop: the median of its chunks after `first`
+    steps.
+    """
+    lines = [line for line in records.read(out, "metrics") if line["step"] > first]
+    rate = float(np.median([line["steps_per_second"] for line in lines]))
+    return rate / len(records.read_config(out)["learners"])
+
+
 def with_interval(interval: Sequence[float], places: int = 0, sign: str = "") -> str:
     """A mean with its interval as text, "value [low, high]", with so many decimals;
     `sign` "+" shows the value's. `interval` has the mean alone where seeds are too few.

@@ -63,6 +63,20 @@ def test_each_stored_transition_is_drawn_equally_often(steps: int) -> None:
         reference.assert_drawn(np.searchsorted(values, drawn[learner]), np.ones(stored))
 
 
+@pytest.mark.parametrize("batch_size", [12, 10])
+def test_batches_have_as_many_rows_of_each_environment(batch_size: int) -> None:
+    """Up to one. Steps are uniform, and so is which environments have one row more."""
+    declared = buffers.Replay(
+        replay_size=30, batch_size=batch_size, num_updates=600, num_envs=4, by_environment=True
+    )
+    rows = np.asarray(declared.sample(filled(30, 4, 25), None, keys()).action)[0]
+    step, environment = np.divmod(rows.astype(int).reshape(600, batch_size) - 1, 4)
+    counts = np.array([np.bincount(x, minlength=4) for x in environment])
+    assert set(counts.ravel()) == ({3} if batch_size == 12 else {2, 3})
+    reference.assert_drawn(step - 18, np.ones(7))  # the newest 7 of 25 fit
+    reference.assert_drawn(environment, np.ones(4))
+
+
 def test_fields_of_a_transition_stay_together() -> None:
     batch = uniform(filled(30, 3, 25), keys(), 4, 16)
     assert batch.reward.shape == (LEARNERS, 4, 16)

@@ -64,6 +64,15 @@ def test_uniform_initialisations_have_their_bounds(initialisation: Any, bound: f
         assert not params["bias"].any()
 
 
+def test_a_small_last_layer_is_drawn_from_a_narrow_gaussian() -> None:
+    params = create(MLP((64,), 200, initialisation="torch_small"), jnp.zeros(32)).params
+    for part in params["hidden_0"].values():
+        assert 0.9 / math.sqrt(32) < np.abs(part).max() <= 1 / math.sqrt(32)
+    assert params["output"]["kernel"].std() == pytest.approx(0.01, rel=0.05)
+    assert np.abs(params["output"]["kernel"]).max() > 0.03
+    assert not params["output"]["bias"].any()
+
+
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("shape", [(32, 32), (64, 16), (16, 64)])
 def test_orthogonal_initialisation_is_flaxs(shape: tuple[int, int]) -> None:

@@ -39,6 +39,7 @@ from rljax.networks.heads.settings import (
     of_critics,
     of_numbers,
     of_returns,
+    smallest_target,
 )
 
 __all__ = [
@@ -78,6 +79,7 @@ __all__ = [
     "range_of_returns",
     "rescaled",
     "scattered",
+    "smallest_target",
     "truncated",
     "unscaled",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
+import jax
 import numpy as np
 
 from rljax.agent import Array, Number, config, same_fields
@@ -136,6 +137,12 @@ def combined(outputs: Array, head: Head, combination: Combination) -> Array:
         case "mean":
             return head.average(outputs)
     return outputs
+
+
+def smallest_target(targets: Array, head: Head) -> Array:
+    """Of several critics' targets [C, B (, K)] those [B (, K)] whose mean is smallest."""
+    index = head.target_mean(targets).argmin(axis=0)
+    return jax.vmap(lambda row, i: row[i], in_axes=(1, 0))(targets, index)
 
 
 Name = Literal["none", "c51", "quantile"]

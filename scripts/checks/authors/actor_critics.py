@@ -1,4 +1,4 @@
-"""TD3, MEX, DSAC-T, Sequence RL and REPPO, beside the programs of their authors."""
+"""TD3, MEX, FastTD3, DSAC-T, Sequence RL and REPPO, beside the programs of their authors."""
 
 from __future__ import annotations
 
@@ -66,6 +66,54 @@ def mex_tasks(checkout: Path) -> Tasks:
     folder = checkout / "MEX_MF"
     (options,) = readers.commands(folder / "run_experiments.sh", "main.py")
     return {"defaults": {**td3_settings(folder, options["policy"]), **options}}
+
+
+# FastTD3. Its networks halve their width from layer to layer.
+
+
+def halved(width: str) -> Rule:
+    """Widths of three hidden layers."""
+    return lambda theirs: (theirs[width], theirs[width] // 2, theirs[width] // 4)
+
+
+FAST_TD3: dict[str, Rule] = {
+    "actor_lr": "actor_learning_rate",
+    "critic_lr": "critic_learning_rate",
+    "weight_decay": "weight_decay",
+    "batch_size": "batch_size",
+    "policy_delay": "policy_frequency",
+    "num_envs": "num_envs",
+    "num_updates": "num_updates",
+    "replay_size": lambda theirs: theirs["buffer_size"] * theirs["num_envs"],
+    "warmup_steps": lambda theirs: (theirs["learning_starts"] + 2) * theirs["num_envs"],
+    "n_step": "num_steps",
+    "discount": "gamma",
+    "target_rate": "tau",
+    "target_noise": "policy_noise",
+    "target_noise_clip": "noise_clip",
+    "target_value": lambda theirs: "smallest" if theirs["use_cdq"] else "own",
+    "bins": "num_atoms",
+    "v_min": "v_min",
+    "v_max": "v_max",
+    "noise_min": "std_min",
+    "noise_max": "std_max",
+    "hidden": halved("actor_hidden_dim"),
+    "critic_hidden": halved("critic_hidden_dim"),
+    "normalise_observations": "obs_normalization",
+}
+
+
+def fast_td3_tasks(checkout: Path) -> Tasks:
+    """Their classes of Playground's tasks, which inherit from those before them."""
+    path, script = checkout / "fast_td3" / "hyperparams.py", checkout / "fast_td3" / "train.py"
+    readers.says(script, "if global_step > args.learning_starts:")
+    shared = {
+        **readers.dataclass(path, "BaseArgs"),
+        **readers.dataclass(path, "MuJoCoPlaygroundArgs"),
+    }
+    names = re.findall(r"class (\w+)Args\(MuJoCoPlaygroundArgs\)", path.read_text())
+    each = {name: {**shared, **readers.dataclass(path, f"{name}Args")} for name in names}
+    return {f"playground/{settings['env_name']}": settings for settings in each.values()}
 
 
 # DSAC-T.
@@ -244,6 +292,7 @@ SOURCES = (
         MEX,
         variant="mex",
     ),
+    Source("fasttd3", "FastTD3", "fast_td3/hyperparams.py", fast_td3_tasks, FAST_TD3),
     Source(
         "dsact",
         "DSAC-v2",

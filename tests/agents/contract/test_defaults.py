@@ -53,6 +53,7 @@ OTHERS = {
     "calql",
     "crossq",
     "famo2o",
+    "fasttd3",
     "flashsac",
     "fqe",
     "gciql",
@@ -240,6 +241,13 @@ def test_defaults_learn_in_residual_blocks(tmp_path: Path) -> None:
     """In blocks and batches of a quarter of the default sizes, which take hours."""
     smaller = {"hidden": (32, 32), "critic_hidden": (64, 64), "batch_size": 128}
     assert final(train("flashsac", 12_000, tmp_path, config=smaller)) >= LEARNT
+
+
+@pytest.mark.learn
+def test_defaults_learn_with_many_environments(tmp_path: Path) -> None:
+    """FastTD3's networks and batches are an eighth of the default sizes, which take an hour."""
+    smaller = {"hidden": (64, 32), "critic_hidden": (128, 64), "batch_size": 128}
+    assert final(train("fasttd3", 60_000, tmp_path, config=smaller)) >= LEARNT
 
 
 @pytest.mark.learn
