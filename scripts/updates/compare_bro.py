@@ -28,7 +28,6 @@ from rljax.agent import EnvSpec, Transition
 from rljax.agents import bro
 from rljax.networks import Network
 from scripts.updates import shared, stand_ins
-from scripts.updates import times as timing
 from scripts.updates.compare_simbav2 import apart
 from scripts.updates.shared import (
     ACTION,
@@ -182,14 +181,14 @@ def compared(module: Any, updates: int, changes: Mapping[str, Any]) -> dict[str,
 
 
 def times(module: Any) -> dict[str, Any]:
-    """See `timing.beside`, in float32 and on the same batch."""
-    config, spec = bro.Config(), timing.HUMANOID
-    batch = timing.random_batch(config.batch_size)
+    """See `shared.beside`, in float32 and on the same batch."""
+    config, spec = bro.Config(), shared.HUMANOID
+    batch = shared.random_batch(config.batch_size)
     learner = their_learner(module, spec, config)
     state = jax.jit(bro.init, static_argnums=1)(jax.random.key(0), spec, config)
     their_batch = theirs(batch)
     width = config.critic_hidden[0]
-    return timing.beside(
+    return shared.beside(
         lambda: learner.update(their_batch, 1, 1), bro.update, state, batch, config, width
     )
 

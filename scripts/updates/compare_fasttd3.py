@@ -30,7 +30,7 @@ import numpy as np
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import fasttd3
 from scripts.checks.compare_updates import given_noise
-from scripts.updates import shared, times
+from scripts.updates import shared
 from scripts.updates.shared import ACTION, BATCH, OBSERVATION, distance, exact
 
 CONFIG = fasttd3.Config(
@@ -273,7 +273,7 @@ def seconds(peer: Path) -> dict[str, Any]:
                 learner["update_pol"](data, {})
             learner["soft_update"](learner["qnet"], learner["qnet_target"], 0.1)
 
-    measured = times.seconds_in_turns({"ours": ours, "theirs": their_two}, rounds=7, calls=2)
+    measured = shared.seconds_in_turns({"ours": ours, "theirs": their_two}, rounds=7, calls=2)
     return {
         "batch": FULL.batch_size,
         "seconds of two updates": measured,

@@ -33,7 +33,6 @@ from rljax.agents import reppo
 from rljax.buffers import rollout as rollouts
 from rljax.networks import Network
 from scripts.updates import shared, stand_ins
-from scripts.updates import times as timing
 from scripts.updates.shared import ACTION, OBSERVATION, distance, exact, relative
 
 
@@ -334,7 +333,7 @@ def times(peer: Path) -> dict[str, Any]:
         batch = jax.lax.scan(lambda _, x: step(*x), None, (rows, keys))[1]
         return reppo.update(state, batch, jax.random.key(1), jnp.asarray(0), config)
 
-    seconds = timing.seconds_in_turns({"ours": ours, "theirs": theirs}, rounds=5, calls=1)
+    seconds = shared.seconds_in_turns({"ours": ours, "theirs": theirs}, rounds=5, calls=1)
     return {
         "sizes": FULL._asdict(),
         "seconds of an iteration": seconds,

@@ -31,7 +31,6 @@ from rljax.agent import EnvSpec, Transition
 from rljax.agents import simbav2
 from rljax.networks import Network
 from scripts.updates import shared, stand_ins
-from scripts.updates import times as timing
 from scripts.updates.shared import (
     ACTION,
     BATCH,
@@ -215,15 +214,15 @@ def compared(module: Any, updates: int, changes: Mapping[str, Any]) -> dict[str,
 
 
 def times(module: Any) -> dict[str, Any]:
-    """See `timing.beside`, in float32 and on the same batch."""
+    """See `shared.beside`, in float32 and on the same batch."""
     config = simbav2.Config(rate_updates=1e6)
-    spec, batch = timing.HUMANOID, timing.random_batch(config.batch_size)
+    spec, batch = shared.HUMANOID, shared.random_batch(config.batch_size)
     shapes = (spec.observation_shape[0], spec.action_size)
     networks, their_step = their_update(module, config, shapes, 1_000_000)
     state = jax.jit(simbav2.init, static_argnums=1)(jax.random.key(0), spec, config)
     their_batch = theirs(batch)
     width = config.critic_hidden[0]
-    return timing.beside(
+    return shared.beside(
         lambda: their_step(networks, their_batch), simbav2.update, state, batch, config, width
     )
 

@@ -25,7 +25,6 @@ from rljax.agent import EnvSpec, Transition
 from rljax.agents import xqc
 from rljax.networks import Network
 from scripts.updates import shared, stand_ins
-from scripts.updates import times as timing
 from scripts.updates.shared import (
     ACTION,
     ACTOR,
@@ -224,16 +223,16 @@ def theirs(batch: Transition, dtype: Any = np.float64) -> Any:
 
 
 def times(peer: Path) -> dict[str, Any]:
-    """See `timing.beside`, in float32 and on the same batch."""
+    """See `shared.beside`, in float32 and on the same batch."""
     config = xqc.Config(rate_updates=1e6)
-    spec, batch = timing.HUMANOID, timing.random_batch(config.batch_size)
+    spec, batch = shared.HUMANOID, shared.random_batch(config.batch_size)
     (observation,) = spec.observation_shape
     sizes = Sizes(observation, spec.action_size, config.hidden, config.critic_hidden)
     learner = their_learner(peer, 1_000_000, {}, sizes)
     state = jax.jit(xqc.init, static_argnums=1)(jax.random.key(0), spec, config)
     their_batch = theirs(batch, np.float32)
     width = config.critic_hidden[0]
-    return timing.beside(
+    return shared.beside(
         lambda: learner.update(their_batch), xqc.update, state, batch, config, width
     )
 

@@ -19,6 +19,7 @@ from scripts.benchmarks import accelerator as accelerator_script
 from scripts.benchmarks import (
     atari,
     exported,
+    functions,
     grids,
     h2o,
     measuring,
@@ -206,6 +207,12 @@ def test_memories_are_measured(monkeypatch):
 @pytest.mark.learn
 def test_pqn_is_measured():
     assert pqn.ours("Breakout-MinAtar", 1)["steps_per_second"] > 0
+
+
+@pytest.mark.learn
+def test_functions_are_measured():
+    assert functions.function(2, 1)["steps_per_second"] > 0
+    assert functions.loop(2, 1)["steps_per_second"] > 0
 
 
 @pytest.mark.learn

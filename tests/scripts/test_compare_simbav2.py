@@ -11,7 +11,7 @@ import pytest
 
 from rljax.agent import EnvSpec
 from rljax.agents import simbav2
-from scripts.updates import compare_simbav2, stand_ins, times
+from scripts.updates import compare_simbav2, shared, stand_ins
 
 SPEC = EnvSpec("test/Example-v0", (compare_simbav2.OBSERVATION,), compare_simbav2.ACTION)
 
@@ -69,7 +69,7 @@ def test_batches_have_their_names() -> None:
 def test_functions_are_timed_in_turns() -> None:
     calls: list[str] = []
     functions = {name: lambda name=name: calls.append(name) for name in "ab"}
-    seconds = times.seconds_in_turns(functions, rounds=2, calls=1)
+    seconds = shared.seconds_in_turns(functions, rounds=2, calls=1)
     assert calls == ["a", "b"] * 3
     assert seconds.keys() == {"a", "b"}
 
@@ -79,7 +79,7 @@ def test_arithmetic_is_counted() -> None:
         return state @ batch, {}
 
     matrix: Any = jnp.eye(64)
-    figures = times.beside(lambda: None, update, matrix, matrix, 1.0, width=8)
+    figures = shared.beside(lambda: None, update, matrix, matrix, 1.0, width=8)
     assert figures["GFLOP of an update"] == 2 * 64**3 / 1e9
     seconds = figures["seconds of an update"]
     assert figures["ratio"] == seconds["theirs"] / seconds["ours"]

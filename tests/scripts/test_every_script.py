@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "scripts").glob("*/*.py"))
-SHARED = {"__init__", "measuring", "shared", "stand_ins", "times"}  # imported by the others
+SHARED = {"__init__", "measuring", "shared", "stand_ins"}  # imported by the others
 SCRIPTS = [path for path in FILES if path.stem not in SHARED]
 TEXTS = ("agents", "docs", "envs", "results", "rljax", "scripts", "tests")
 MOST = 17  # files of a folder

@@ -26,6 +26,7 @@ from scripts.studies import (
     offline_to_online,
     reward_scales,
     shared,
+    simulators,
     surrogates,
     toy_policies,
     weights,
@@ -273,6 +274,34 @@ def test_off_policy_agents(study):
     assert cells["bro"]["updates_per_step"] == 2
     assert cells["tqc"]["steps"][-1] == 2_000
     assert cells[off_policy.BASE]["steps"][-1] == 6_000
+
+
+def test_simulators(study):
+    words = ("--pairs", "fasttd3", "--share", 0.08, "--seeds", 2)
+    result = study(simulators, "fasttd3", *words)
+    cells = result["tasks"][simulators.PENDULUM]
+    assert list(cells) == ["td3", "fasttd3"]
+    assert cells["fasttd3"]["steps"][-1] >= 10 * cells["td3"]["steps"][-1]
+
+
+@pytest.mark.parametrize("pair", simulators.PAIRS)
+def test_settings_for_simulators_are_accepted(pair):
+    for cell in simulators.PAIRS[pair].cells.values():
+        config = configuration.replace(
+            registry.load_agent(cell.agent).Config(), dict(cell.config), cell.name
+        )
+        check(registry.load_agent(cell.agent), EnvSpec("test", (3,), 1), config)
+
+
+def test_returns_at_equal_steps_and_at_equal_time():
+    cell = {
+        "steps": [10, 20, 30, 40],
+        "curves": [[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 9.0]],
+        "steps_per_second": 10.0,
+    }
+    assert simulators.after(cell, 30, "steps") == [2.0, 6.0]
+    assert simulators.after(cell, 2.5, "seconds") == [1.5, 5.5]
+    assert simulators.after(cell, 41, "steps") is None
 
 
 def test_surrogates(study):
