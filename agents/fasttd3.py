@@ -3,18 +3,19 @@
 gamma discount, mu actor, Z_c critics' distributions of returns
 Z'_c their targets, z atoms, Pi the projection on them
 e ~ clip(N(0, target_noise^2), +-target_noise_clip)
-  a'     = clip(mu(s') + e, -1, 1)  of the actor itself: it has no target
+  a'     = clip(mu(s') + e, -1, 1)  the actor has no target
   m_c    = Pi(r + gamma (1 - terminated) Z'_c(s', a'))  [2]
   m      = the m_c whose mean is smallest; "own": each critic its own
   L(Z)   = -sum_c mean sum_i m_i log Z_c(s, a)_i
   Z'_c  <- (1 - rho) Z'_c + rho Z_c  after each update; rho: target_rate
-  L(mu)  = -mean min_c E Z_c(s, mu(s))  every policy_delay-th update; "own": the critics' mean
+  L(mu)  = -mean min_c E Z_c(s, mu(s))  every policy_delay-th update
 
-Behaviour: clip(mu(s) + sigma N(0, 1), -1, 1), where sigma ~ U(noise_min, noise_max) lasts for an
-episode. A batch has as many rows of each environment.
+Behaviour: clip(mu(s) + sigma N(0, 1), -1, 1)
+  sigma ~ U(noise_min, noise_max) for each episode
+A batch has as many rows of each environment.
 
-Departs from the paper: running statistics of observations see each once, not replayed batches.
-Sizes of batches and replay are smaller by default.
+Departs from the paper: statistics of observations
+see each once. Batches and replay are smaller by default.
 
 [1] Seo et al., FastTD3, arXiv:2505.22642
 [2] github.com/younggyoseo/FastTD3, fast_td3/train.py and hyperparams.py
@@ -48,9 +49,9 @@ class Config(networks.WithCritics, buffers.ReplaySettings, heads.WithCriticHead)
     batch_size: int = 1_024  # transitions per update; own choice, [2]: 32,768
     policy_delay: Count = 2  # updates per update of the actor; [2]
     # Experience
-    num_envs: int = 64  # environments stepped side by side; own choice, [2]: 128
+    num_envs: int = 64  # side by side; own choice, [2]: 128
     num_updates: int = 2  # per step of all environments; [2]
-    replay_size: int = 1_000_000  # newest transitions; own choice, [2]: 51,200 per environment
+    replay_size: int = 1_000_000  # newest transitions; own choice
     warmup_steps: int = 768  # steps without update; [2]: 12 of each environment
     n_step: Count = 1  # rewards in a target; [2]
     # Targets
@@ -71,7 +72,7 @@ class Config(networks.WithCritics, buffers.ReplaySettings, heads.WithCriticHead)
     critic_hidden: Widths | None = (1_024, 512, 256)  # of critics; [2]
     num_critics: Count = 2  # C; [2]
     activation: networks.Activation = "relu"  # of hidden layers; [2]
-    initialisation: networks.Initialisation = "torch_small"  # of all layers; [2]
+    initialisation: networks.Initialisation = "torch_small"  # of the actor; [2]
     critic_initialisation: networks.Initialisation = "torch"  # of critics; [2]
     normalise_observations: bool = True  # by running statistics; [2]
 
@@ -86,8 +87,12 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Replay:
     """Batches of new experience; the policy acts from the first step on."""
-    draw = buffers.draw_of(config)
-    return buffers.Replay.of(config, draw=draw, by_environment=True, uniform_warmup=False)
+    return buffers.Replay.of(
+        config,
+        draw=buffers.draw_of(config),
+        by_environment=True,
+        uniform_warmup=False,
+    )
 
 
 def check(spec: EnvSpec, config: Config) -> None:
@@ -170,7 +175,8 @@ def critic_loss(
     loss = head.loss(outputs, target).mean(axis=-1).sum()
     means = {"critic/q": head.mean(outputs), "critic/target": head.target_mean(target)}
     means |= head.clipped_mass(next_outputs, reward, discount)
-    return loss, {"critic/loss": loss} | jax.tree.map(jnp.mean, means)
+    means |= {"critic/loss": loss}
+    return loss, jax.tree.map(jnp.mean, means)
 
 
 # [2, update_pol]

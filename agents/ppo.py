@@ -248,8 +248,8 @@ def update(
         return actor_critic, metrics | buffers.explained_variance(rollout)
 
     keys = jax.random.split(key, config.num_epochs)
-    actor_critic, metrics = jax.lax.scan(epoch, state.actor_critic, keys)
-    return state.replace(actor_critic=actor_critic), jax.tree.map(jnp.mean, metrics)
+    actor_critic, metrics = surrogates.passes(epoch, state.actor_critic, keys, config.target_kl)
+    return state.replace(actor_critic=actor_critic), metrics
 
 
 if __name__ == "__main__":

@@ -153,6 +153,16 @@ def test_updates_equal_the_papers(changes: Any) -> None:
         np.testing.assert_allclose(state.returns.running, expected.running[0], rtol=1e-5)
 
 
+@pytest.mark.slow
+def test_beyond_the_target_kl_one_pass_is_all() -> None:
+    state, batch = begun(CONFIG)
+    limited, once = (
+        update(state, batch, KEY, 0, dataclasses.replace(CONFIG, **changes))[0].actor_critic
+        for changes in ({"target_kl": 1e-9, "num_epochs": 4}, {"num_epochs": 1})
+    )
+    trees.assert_close(limited.parameters, once.parameters)
+
+
 def test_the_cases_clip_some_and_not_all() -> None:
     config = dataclasses.replace(CONFIG, clip_ratio=0.2)
     state, batch = begun(config)

@@ -25,6 +25,7 @@ so too, trust more at first and less at the end; nothing is learnt here.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Literal, TypeVar
 
 import jax
@@ -39,6 +40,7 @@ GAINS, LOSSES = 2.0, 0.6  # constants of DPO's drift where A >= 0 and elsewhere;
 LEAST = 1e-3  # of what `trust_steps` leaves of epsilon and t
 
 Settings = TypeVar("Settings", bound="WithSurrogate")
+T = TypeVar("T")
 
 
 @config
@@ -49,6 +51,7 @@ class WithSurrogate:
     clip_ratio: NonNegative = 0.2  # epsilon (clip); arXiv:1707.06347
     mirror_step: Positive = 1.0  # t (mdpo, pmd); arXiv:2005.09814
     trust_steps: Positive | None = None  # share of the run until epsilon and t are 0; MDPO: 1
+    target_kl: Positive | None = None  # no pass follows one of a larger mean KL; CleanRL
 
 
 def at(settings: Settings, rollouts: Array | int) -> Settings:
@@ -89,6 +92,33 @@ def clipped(log_ratio: Array, advantage: Array, epsilon: Number) -> tuple[Array,
         "actor/kl": (ratio - 1.0 - log_ratio).mean(),
         "actor/clipped": (jnp.abs(ratio - 1.0) > epsilon).mean(),
     }
+
+
+def passes(
+    epoch: Callable[[T, Array], tuple[T, Metrics]], networks: T, keys: Array, limit: Number | None
+) -> tuple[T, Metrics]:
+    """What `epoch(networks, key)` makes of networks, once for each key [E], and its mean metrics.
+
+    No pass follows one whose mean "actor/kl" is above `limit`. Several learners of one program
+    take the time of all passes even so.
+    """
+    if limit is None:
+        networks, metrics = jax.lax.scan(epoch, networks, keys)
+        return networks, jax.tree.map(jnp.mean, metrics)
+    shapes = jax.eval_shape(epoch, networks, keys[0])[1]
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+    def one(carry: tuple[T, Array], key: Array) -> tuple[tuple[T, Array], tuple[Metrics, Array]]:
+        networks, goes_on = carry
+        networks, metrics = jax.lax.cond(
+            goes_on, lambda x: epoch(x, key), lambda x: (x, nothing), networks
+        )
+        return (networks, goes_on & (metrics["actor/kl"].mean() <= limit)), (metrics, goes_on)
+
+    (networks, _), (metrics, active) = jax.lax.scan(one, (networks, jnp.asarray(True)), keys)
+    number = active.sum()
+    metrics = {name: x.reshape(len(keys), -1).mean(1).sum() / number for name, x in metrics.items()}
+    return networks, metrics | {"actor/passes": number.astype(jnp.float32)}
 
 
 def drift(log_ratio: Array, advantage: Array) -> Array:

@@ -112,3 +112,21 @@ def test_trust_falls_over_the_run_and_stays_above_nothing() -> None:
     np.testing.assert_allclose([x.mirror_step for x in left], 0.4 * shares, rtol=1e-5)
     constant = dataclasses.replace(config, trust_steps=None)
     assert surrogates.at(constant, 3) is constant
+
+
+@pytest.mark.parametrize(("limit", "made"), [(None, 5), (2.5, 3), (0.5, 1), (9.0, 5)])
+def test_no_pass_follows_one_beyond_the_limit(limit: float | None, made: int) -> None:
+    """Pass n moves a number by 1, and has a mean KL of n over two minibatches."""
+
+    def epoch(network: Any, key: Any) -> Any:
+        kl = jnp.stack([network + 0.5, network + 1.5])
+        return network + 1.0, {"actor/kl": kl, "critic/explained_variance": network}
+
+    keys = jax.random.split(jax.random.key(0), 5)
+    network, metrics = jax.jit(lambda network: surrogates.passes(epoch, network, keys, limit))(
+        jnp.zeros(())
+    )
+    assert network == made
+    np.testing.assert_allclose(metrics["actor/kl"], np.mean(range(1, made + 1)))
+    np.testing.assert_allclose(metrics["critic/explained_variance"], np.mean(range(made)))
+    assert metrics.get("actor/passes", 5.0) == made
