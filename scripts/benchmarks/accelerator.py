@@ -41,7 +41,9 @@ LOOPS = [
     ("sac", "brax/hopper", 200),
     ("ppo", "brax/ant", 10),
     ("pqn", "gymnax/Breakout-MinAtar", 20),
+    ("reppo", "brax/ant", 5),
     ("ppo", "playground/CheetahRun", 2),
+    ("fasttd3", "playground/CheetahRun", 300),
 ]
 TINY_LOOPS = [("sac", "Pendulum-v1", 200), ("sac", "brax/fast", 3)]
 # Of environments, by the first part of their names.
