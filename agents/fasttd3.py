@@ -39,7 +39,12 @@ from rljax.requirements import Count, NonNegative, Positive, Real, Share, Widths
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.ReplaySettings, heads.WithCriticHead):
+class Config(
+    networks.WithCritics,
+    buffers.ReplaySettings,
+    heads.WithCriticHead,
+    encoders.WithCriticParts,
+):
     """Hyperparameters."""
 
     # Optimisation
@@ -101,6 +106,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_order(config, "noise_min", "noise_max")
     heads.check_critics(config)
     encoders.check(spec, EncoderSettings.of(config))
+    encoders.check_critic_parts(spec, config)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -109,7 +115,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
     net = networks.MLP(config.hidden, spec.action_size, *style)
-    actor = encoders.create(spec, encoding, net, key_actor)
+    actor = encoders.create(spec, encoders.of_actor(config), net, key_actor)
     size, features = (config.num_critics, config.critic_widths), heads.of_critics(config).features
     style = (config.activation, config.critic_initialisation)
     net = networks.Ensemble(*size, *style, features=features)

@@ -46,7 +46,7 @@ LIMIT = 0.999  # of actions; [2]
 
 
 @agent.config
-class Config(networks.WithOptimiser):
+class Config(networks.WithOptimiser, encoders.WithCriticParts):
     """Hyperparameters."""
 
     # Optimisation
@@ -117,6 +117,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_continuous("reppo", spec, "ppo")
     heads.check_critics(config)
     encoders.check(spec, EncoderSettings.of(config))
+    encoders.check_critic_parts(spec, config)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -125,7 +126,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     encoding, head = EncoderSettings.of(config), heads.of_numbers(config)
     style = (config.activation, config.initialisation)
     net = networks.MLP(config.hidden, 2 * spec.action_size, *style, layer_norm=config.layer_norm)
-    actor = encoders.create(spec, encoding, net, key_actor)
+    actor = encoders.create(spec, encoders.of_actor(config), net, key_actor)
     sizes = (config.critic_hidden, config.embedding_size, head.features)
     net = PredictiveCritic(*sizes, *style, config.layer_norm)
     net = encoders.encoded(spec, encoding, net)

@@ -42,9 +42,9 @@ _LIVES = {"atari/": "atari-games/", "envpool-lives/": "envpool/"}  # and their w
 _EVALUATED = {"async/": "", **_LIVES}
 # that register environments in Gymnasium
 PACKAGES = ("ogbench", "gymnasium_robotics", "minigrid", "popgym", "ale_py")
-_TIMED, _GOALS = "timed/", "goals/"
+_TIMED, _GOALS, _PRIVILEGED = "timed/", "goals/", "privileged/"
 _PARTS = re.compile(
-    rf"({_TIMED}|{_GOALS})?(signals-[\w.]+(?:,[\w.]+)*/)?(with-last-step/)?(stacked-\d+/)?"
+    rf"({_TIMED}|{_GOALS}|{_PRIVILEGED})?(signals-[\w.]+(?:,[\w.]+)*/)?(with-last-step/)?(stacked-\d+/)?"
     r"(without-(?:velocities|\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)/)?((?:wrap\([^()]*\)/)*)(.*)",
     re.DOTALL,
 )
@@ -53,7 +53,7 @@ _PARTS = re.compile(
 class NameParts(NamedTuple):
     """The prefixes of a name, each "" where it is missing, and the rest."""
 
-    shown: str  # "timed/" or "goals/"
+    shown: str  # "timed/", "goals/" or "privileged/"
     signals: str  # such as "signals-x_velocity,reward_ctrl/"
     last_step: str  # "with-last-step/"
     stacked: str  # such as "stacked-4/"
@@ -125,6 +125,8 @@ def _made(name: str) -> AutoReset:
     is_custom = _is_file(name) or objects.is_object(parts.rest)
     adapter = _module("custom" if is_custom else _COMPILED[family])
     environment = adapter.make(parts.rest)
+    if parts.shown == _PRIVILEGED:
+        environment = _privileged(environment)
     if parts.hidden:
         from rljax.envs.partial import Partial
 
@@ -148,6 +150,17 @@ def _made(name: str) -> AutoReset:
     return AutoReset(environment)
 
 
+def _privileged(environment: Any) -> Any:
+    """The environment with all parts of its observations. Raises `ValueError` where it has one."""
+    whole = getattr(environment, "whole", lambda: None)()
+    if whole is None:
+        raise ValueError(
+            f"'{environment.spec.name}' shows nothing that is for critics alone. Remove: "
+            f"{_PRIVILEGED}"
+        )
+    return whole
+
+
 def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
     """Make `num_envs` environments on the host: "Hopper-v5", "module:Name-v0", "envpool/Hopper-v5".
 
@@ -159,6 +172,10 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
             f"{_prefixes()}. Use make."
         )
     parts = split(name)
+    if parts.shown == _PRIVILEGED:
+        raise ValueError(
+            f"'{parts.rest}' is on the host, and shows all that it has. Remove: {_PRIVILEGED}"
+        )
     if parts.shown == _GOALS:
         bare = name.removeprefix(_GOALS)
         return _module(_GYMNASIUM).make_hosted(bare, num_envs, goals=True, **options)

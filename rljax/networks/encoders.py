@@ -3,7 +3,8 @@
     vectors              themselves
     pictures [H, W, K] through convolutions; bytes are divided by 255 first
     other arrays         flattened
-    dictionaries         the features of all parts but the action mask, ordered by name
+    dictionaries         the features of all parts but the action mask, ordered by name; those of
+                         actors without the parts that are for critics alone: `WithCriticParts`
 
 The convolutions, by `EncoderSettings.encoder`:
 
@@ -34,7 +35,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from rljax import networks
-from rljax.agent import MASK, Array, EnvSpec, Number, same_fields
+from rljax.agent import MASK, Array, EnvSpec, Number, config, same_fields
 from rljax.networks import (
     Activation,
     Dense,
@@ -68,11 +69,38 @@ class EncoderSettings(NamedTuple):
     initialisation: Initialisation = "torch"
     # of the dense layer, and over channels of convolutions other than impala's [4]
     layer_norm: Norm = False
+    without: tuple[str, ...] = ()  # parts of observations that this network does not see
 
     @classmethod
     def of(cls, config: Any) -> EncoderSettings:
         """Those of a Config, without normalised layers."""
         return cls(**same_fields(config, ("encoder", "activation", "initialisation")))
+
+
+@config
+class WithCriticParts:
+    """What critics alone see: a base of an agent's Config."""
+
+    critic_parts: tuple[str, ...] = ()  # parts of observations that the actor does not see
+
+
+def of_actor(config: Any) -> EncoderSettings:
+    """The settings of an actor whose Config has `critic_parts`."""
+    return EncoderSettings.of(config)._replace(without=config.critic_parts)
+
+
+def check_critic_parts(spec: EnvSpec, config: WithCriticParts) -> None:
+    """Raise `ValueError` for parts that observations lack, and where the actor would see none."""
+    parts = [part.name for part in spec.parts if part.name != MASK]
+    for name in config.critic_parts:
+        if name not in parts:
+            raise ValueError(
+                f"--config.critic-parts names '{name}', and '{spec.name}' shows "
+                f"{', '.join(parts) or 'no parts'}. What Brax and Playground show critics alone "
+                "comes with privileged/ before the environment's name."
+            )
+    if parts and not set(parts) - set(config.critic_parts):
+        raise ValueError("--config.critic-parts names all parts: the actor would see nothing.")
 
 
 def encoded(spec: EnvSpec, settings: EncoderSettings, body: nn.Module) -> nn.Module:
@@ -141,7 +169,7 @@ class Encoder(Module):
         features = []
         parts = observation if self.spec.parts else {"": observation}
         shapes = {part.name: part.shape for part in self.spec.parts}
-        for name in sorted(parts.keys() - {MASK}):
+        for name in sorted(parts.keys() - {MASK, *self.settings.without}):
             x, shape = parts[name], shapes.get(name, self.spec.observation_shape)
             leading = x.shape[: x.ndim - len(shape)]
             if len(shape) == 3:

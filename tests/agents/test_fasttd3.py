@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from rljax import buffers
-from rljax.agent import EnvSpec, Transition
-from rljax.agents import fasttd3
+from rljax.agent import EnvSpec, Part, Transition, check
+from rljax.agents import fasttd3, reppo
 from rljax.networks import noise
 from tests.agents import actor_critic, distributional, reference
 
@@ -30,6 +30,13 @@ CONFIG = fasttd3.Config(
     critic_lr=2e-2,
     target_noise=0.2,
 )
+SMALL: dict[str, Any] = {
+    "hidden": (8,),
+    "critic_hidden": (8,),
+    "embedding_size": 8,
+    "num_envs": 4,
+    "bins": 11,
+}
 KEY = jax.random.key(0)
 PROBE: dict[str, Any] = {
     "critic_hidden": (64, 64),
@@ -140,3 +147,33 @@ def test_it_acts_from_the_first_step_and_draws_as_many_rows_of_each_environment(
     assert declared.by_environment
     several = dataclasses.replace(CONFIG, n_step=3)
     assert fasttd3.experience(several).draw == buffers.NStep(steps=3, discount=CONFIG.discount)
+
+
+def test_the_actor_does_not_see_what_is_for_critics_alone() -> None:
+    """Nor does REPPO's."""
+    parts = (Part("noisy", (3,)), Part("privileged", (2,)))
+    spec = EnvSpec("test/Parts-v0", (), 2, parts=parts)
+    observation = {"noisy": jnp.ones((4, 3)), "privileged": jnp.zeros((4, 2))}
+    other = observation | {"privileged": jnp.ones((4, 2))}
+    action = jnp.zeros((4, 2))
+    for module, config in ((fasttd3, CONFIG), (reppo, reppo.Config(**SMALL))):
+        blind = dataclasses.replace(config, critic_parts=("privileged",))
+        state = jax.jit(module.init, static_argnums=1)(KEY, spec, blind)
+        actor = state.actor if module is fasttd3 else state.policy.parameters.actor
+        np.testing.assert_array_equal(actor(observation), actor(other))
+        values = [jax.tree.leaves(state.critic(x, action))[0] for x in (observation, other)]
+        assert np.abs(values[0] - values[1]).max() > 0
+        check(module, spec, blind)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("goal",), "names 'goal', and 'test/Parts-v0' shows noisy, privileged"),
+        (("noisy", "privileged"), "the actor would see nothing"),
+    ],
+)
+def test_parts_for_critics_must_be_there(names: Any, message: str) -> None:
+    spec = EnvSpec("test/Parts-v0", (), 2, parts=(Part("noisy", (3,)), Part("privileged", (2,))))
+    with pytest.raises(ValueError, match=message):
+        fasttd3.check(spec, dataclasses.replace(CONFIG, critic_parts=names))

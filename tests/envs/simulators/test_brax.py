@@ -1,17 +1,20 @@
 """The adapter of Brax."""
 
+import types
 import warnings
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import struct
 
 from rljax import envs
-from rljax.agent import EnvSpec
+from rljax.agent import EnvSpec, Part
 from rljax.envs.simulators import brax as adapter
 
-pytest.importorskip("brax")
+brax_envs = pytest.importorskip("brax.envs")
 
 
 def test_the_time_limit_truncates_and_does_not_terminate():
@@ -95,3 +98,53 @@ def test_unknown_name_suggests_the_nearest():
         match=r"no environment 'brax/hoper' in Brax. Nearest: 'brax/hopper'.* rljax list",
     ):
         envs.make("brax/hoper")
+
+
+class Shown:
+    """A point moves; "state" shows it with noise, "privileged_state" without."""
+
+    action_size = 1
+
+    @struct.dataclass
+    class State:
+        obs: Any
+        place: Any
+        reward: Any
+        done: Any
+        info: Any
+        metrics: Any
+
+    def reset(self, key):
+        return self._at(jax.random.uniform(key), key)
+
+    def step(self, state, action):
+        return self._at(state.place + 0.1 * action[0], jax.random.key(0))
+
+    def _at(self, place, key):
+        noisy = jnp.array([place, 1.0]) + 0.1 * jax.random.normal(key, (2,))
+        obs = {"state": noisy, "privileged_state": place[None]}
+        return self.State(obs, place, -jnp.abs(place), jnp.zeros(()), {}, {})
+
+
+def test_what_is_for_critics_alone_is_shown_on_request(monkeypatch):
+    monkeypatch.setattr(adapter, "names", lambda: ["brax/shown", "brax/fast"])
+    package = types.SimpleNamespace(
+        get_environment=lambda name: Shown() if name == "shown" else brax_envs.get_environment(name)
+    )
+    monkeypatch.setattr(adapter, "_brax", lambda: package)
+    plain, whole = (envs._made.__wrapped__(f"{prefix}brax/shown") for prefix in ("", "privileged/"))
+    assert plain.spec.observation_shape == (2,)
+    assert whole.spec.parts == (Part("privileged_state", (1,)), Part("state", (2,)))
+    keys = jax.random.split(jax.random.key(0), 3)
+    (seen, _), (both, state) = (each.reset(keys) for each in (plain, whole))
+    np.testing.assert_array_equal(seen, both["state"])
+    step, _ = whole.step(keys, state, jnp.ones((3, 1)))
+    moved = step.next_observation["privileged_state"] - both["privileged_state"]
+    np.testing.assert_allclose(moved, 0.1, rtol=1e-5)
+    with pytest.raises(ValueError, match="'brax/fast' shows nothing that is for critics alone"):
+        envs._made.__wrapped__("privileged/brax/fast")
+
+
+def test_environments_on_the_host_show_all():
+    with pytest.raises(ValueError, match="'Hopper-v5' is on the host, and shows all"):
+        envs.make_hosted("privileged/Hopper-v5", 1)
