@@ -695,6 +695,7 @@ def tables() -> dict[tuple[str, str], str]:
         ("studies/combination_lock", "locks"): study("studies/combination_lock/locks"),
         ("studies/combination_lock", "locks_10"): study("studies/combination_lock/locks_10"),
         ("studies/combination_lock", "locks_after"): study("studies/combination_lock/locks_after"),
+        ("studies/surrogates", "surrogates"): study("studies/surrogates/surrogates"),
         ("studies/defaults", "reach"): study("studies/defaults/reach"),
         ("studies/memory", "chain"): study("studies/memory/chain"),
         ("studies/memory", "hidden"): study("studies/memory/hidden_velocities"),

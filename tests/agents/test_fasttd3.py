@@ -40,12 +40,13 @@ SMALL: dict[str, Any] = {
 KEY = jax.random.key(0)
 PROBE: dict[str, Any] = {
     "critic_hidden": (64, 64),
-    "v_min": -3.0,
-    "v_max": 3.0,
+    "v_min": -12.0,
+    "v_max": 12.0,
     "num_envs": 1,
     "num_updates": 1,
     "warmup_steps": 256,
     "noise_min": 0.2,
+    "normalise_observations": False,
 }
 
 

@@ -107,10 +107,10 @@ def final(out: Path) -> float:
 
 
 def train(agent: str, steps: int, tmp_path: Path, **settings: Any) -> Path:
-    """Two learners, evaluated at the end."""
+    """Learners, two by default, evaluated at the end."""
     out = tmp_path / "run"
-    settings = {"env": environment(agent), "eval_episodes": 30} | settings
-    return run.train(agent, steps=steps, seeds=2, out=out, eval_every=steps, **settings)
+    settings = {"env": environment(agent), "eval_episodes": 30, "seeds": 2} | settings
+    return run.train(agent, steps=steps, out=out, eval_every=steps, **settings)
 
 
 def journeys(tmp_path: Path) -> str:
@@ -257,14 +257,19 @@ def test_defaults_learn_from_rollouts_beside_data(tmp_path: Path) -> None:
 
 @pytest.mark.learn
 def test_defaults_learn_the_values_of_uniform_actions(tmp_path: Path) -> None:
-    """Values correlate with returns almost as well as the distance to the goal."""
-    out = train("stream_td", 100_000, tmp_path)
+    """Values correlate with returns almost as well as the distance to the goal, for the median of
+    eight learners: single ones differ, by 0.65 to 0.98 of it.
+    """
+    out = train("stream_td", 100_000, tmp_path, seeds=8)
     observation, returns = reach.uniform_walks(4_000, discount=0.99)
     policies = loading.load_all(out)
     best = np.corrcoef(-np.abs(observation[:, 0] - observation[:, 1]), returns)[0, 1]
-    for learner in range(2):
+    correlations = []
+    for learner in range(8):
         state, config = jax.tree.map(
             lambda x, learner=learner: x[learner], (policies.state, policies.config)
         )
         value = np.asarray(stream_td.values(state.state, state.see(observation), config))
-        assert np.corrcoef(value, returns)[0, 1] > 0.85 * best
+        correlations.append(np.corrcoef(value, returns)[0, 1])
+    assert np.median(correlations) > 0.85 * best
+    assert min(correlations) > 0.4 * best

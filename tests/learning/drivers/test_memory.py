@@ -138,7 +138,8 @@ def test_evaluation_remembers(inside: bool, hold: int) -> None:
 
     state = jax.vmap(create)(keys)
     held: Any = agent if hold == 1 else HeldActions(agent, hold)
-    played = kind(held, environment, 2)(state, range(4), config)
+    evaluator = kind(held, environment, 2)
+    played = evaluator(state, evaluator.starts(range(2), 2), config)
     # The number of decisions so far: nothing is seen in between.
     actions = [1 + time // hold for time in range(LIMIT)]
     np.testing.assert_array_equal(
