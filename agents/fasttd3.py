@@ -12,7 +12,7 @@ e ~ clip(N(0, target_noise^2), +-target_noise_clip)
 
 Behaviour: clip(mu(s) + sigma N(0, 1), -1, 1)
   sigma ~ U(noise_min, noise_max) for each episode
-A batch has as many rows of each environment.
+A batch has the same number of rows of each environment.
 
 Departs from the paper: statistics of observations
 see each once. Batches and replay are smaller by default.

@@ -30,7 +30,7 @@ from rljax.buffers.prioritised import (
     replay_draw,
     weighted,
 )
-from rljax.buffers.replay import Draw, Replay, ReplaySettings, Uniform
+from rljax.buffers.replay import Draw, Replay, ReplaySettings, Uniform, batch_rows
 from rljax.buffers.rollout import (
     Rollout,
     beside,
@@ -76,6 +76,7 @@ __all__ = [
     "Uniform",
     "UniformRows",
     "WeightedRows",
+    "batch_rows",
     "beside",
     "data_draw_of",
     "declaration",

@@ -16,9 +16,9 @@ from rljax.buffers.replay import (
     DrawableRows,
     Replay,
     Uniform,
+    batch_rows,
     earlier_rows,
     later_rows,
-    random_rows,
 )
 from rljax.buffers.storage.ring import ReplayBuffer
 
@@ -61,7 +61,7 @@ class NStep(Draw):
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
 
         def draw(ring: ReplayBuffer, key: Array, discount: Array) -> Transition:
-            rows = random_rows(ring, key, experience, experience.batch_size)
+            rows = batch_rows(ring, key, experience, experience.batch_size)
             return n_step_batch(ring, rows, experience.num_envs, self.steps, discount)
 
         return jax.vmap(draw, in_axes=(buffer.axes, 0, 0))(buffer, keys, self.discount)  # type: ignore[arg-type]
@@ -153,7 +153,8 @@ class Hindsight(Draw):
         def draw(ring: ReplayBuffer, key: Array, discount: Array, share: Array) -> Transition:
             key_rows, key_kind, key_future, key_other, key_slot = jax.random.split(key, 5)
             shape = (experience.num_updates, experience.batch_size)
-            rows, time = ring.random_rows(key_rows, shape), ring.data.extras["time"]
+            rows = batch_rows(ring, key_rows, experience, experience.batch_size)
+            time = ring.data.extras["time"]
 
             def halve(_: Any, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
                 low, high = bounds

@@ -103,16 +103,16 @@ def uniform(
     """Batches of `size` uniform rows, with the agent's columns."""
 
     def draw(ring: ReplayBuffer, key: Array) -> Transition:
-        rows = random_rows(ring, key, experience, size)
+        rows = batch_rows(ring, key, experience, size)
         return with_columns(ring, rows, experience, reward_affine)
 
     return jax.vmap(draw, in_axes=(buffer.axes, 0))(buffer, keys)
 
 
-def random_rows(ring: ReplayBuffer, key: Array, experience: Replay, size: int) -> Array:
-    """Rows [U, size] of one learner's ring, drawn with replacement among those that may be.
+def batch_rows(ring: ReplayBuffer, key: Array, experience: Replay, size: int) -> Array:
+    """Rows [U, size] of one learner's ring for its batches, drawn with replacement.
 
-    They are uniform, or `by_environment` as many of each environment, up to one.
+    They are uniform, or `by_environment` the same number of each environment, give or take one.
     """
     shape = (experience.num_updates, size)
     if not experience.by_environment:
@@ -162,7 +162,7 @@ class Replay(Experience):
     warmup_steps: int = 0  # steps of each learner without updates
     uniform_warmup: bool = True  # False: another run's policy acts in the warm-up
     draw: Draw = Uniform()  # how batches are drawn
-    by_environment: bool = False  # as many rows of each environment; of uniform draws
+    by_environment: bool = False  # the same number of rows of each environment
     rewards: RewardScale | None = None  # how rewards of batches are scaled
     shift: int = 0  # most pixels by which pictures are moved; 4 in DrQ
     beside_data: bool = False  # training needs a data set, too: `--data`

@@ -20,15 +20,10 @@ from typing import Any
 
 from scripts.benchmarks import measuring
 from scripts.benchmarks.measuring import add_sample, conclude, options_of, prepared, timed
+from scripts.benchmarks.online import PENDULUM, PLAIN
 
-SIZES = {"num_envs": 64, "num_steps": 64, "num_epochs": 4}
-ROLLOUT = SIZES["num_envs"] * SIZES["num_steps"]
-PLAIN: dict[str, Any] = {
-    "recompute_advantages": False,
-    "normalise_observations": False,
-    "normalise_rewards": False,
-    "batch_size": ROLLOUT // 8,
-}
+ROLLOUT = PENDULUM["num_envs"] * PENDULUM["num_steps"]
+OURS = PENDULUM | PLAIN | {"batch_size": ROLLOUT // 8}
 ENVIRONMENT = "gymnax/Pendulum-v1"
 
 
@@ -51,7 +46,7 @@ def function(seeds: int, rollouts: int) -> dict[str, Any]:
 
     steps = rollouts * ROLLOUT
     train = rljax.make_train(
-        "ppo", ENVIRONMENT, SIZES | PLAIN, steps=steps, eval_every=steps, eval_episodes=0
+        "ppo", ENVIRONMENT, OURS, steps=steps, eval_every=steps, eval_episodes=0
     )
     seconds = seconds_of(jax.vmap(train), jax.random.split(jax.random.key(0), seeds))
     return {"steps_per_second": seeds * steps / seconds}
@@ -60,7 +55,7 @@ def function(seeds: int, rollouts: int) -> dict[str, Any]:
 def loop(seeds: int, rollouts: int) -> dict[str, Any]:
     """The same in the loop of `rljax train`."""
     total = 2 * rollouts * ROLLOUT
-    with prepared("ppo", seeds, total, SIZES | PLAIN, ENVIRONMENT) as training:
+    with prepared("ppo", seeds, total, OURS, ENVIRONMENT) as training:
         timed(training.driver, rollouts)
         seconds = timed(training.driver, rollouts)
     return {"steps_per_second": seeds * rollouts * ROLLOUT / seconds}
@@ -73,7 +68,7 @@ def rejax(seeds: int, rollouts: int) -> dict[str, Any]:
 
     steps = rollouts * ROLLOUT
     sizes: dict[str, Any] = {"num_minibatches": 8, "total_timesteps": steps, "eval_freq": steps}
-    ppo = PPO.create(env="Pendulum-v1", skip_initial_evaluation=True, **sizes, **SIZES)
+    ppo = PPO.create(env="Pendulum-v1", skip_initial_evaluation=True, **sizes, **PENDULUM)
     ppo = ppo.replace(eval_callback=lambda algorithm, state, key: ())
     keys = jax.random.split(jax.random.PRNGKey(0), seeds)
     seconds = seconds_of(jax.vmap(lambda key: PPO.train(ppo, key)), keys)

@@ -42,6 +42,11 @@ WARMUP = 1_000
 ROLLOUT = 8 * 256  # environments x steps of PPO
 # For PPO inside the program, in 8 minibatches.
 PENDULUM = {"num_envs": 64, "num_steps": 64, "num_epochs": 4}
+PLAIN: dict[str, Any] = {  # as rejax's default
+    "recompute_advantages": False,
+    "normalise_observations": False,
+    "normalise_rewards": False,
+}
 # DQN on CartPole, with an update after each step.
 CARTPOLE = {
     "hidden": (256, 256),
@@ -107,12 +112,7 @@ def ours_ppo(environment: str, rollouts: int) -> dict[str, Any]:
 def ours_pendulum(rollouts: int) -> dict[str, Any]:
     """Steps per second of PPO's training loop inside the program."""
     size = PENDULUM["num_envs"] * PENDULUM["num_steps"]
-    plain = {
-        "recompute_advantages": False,
-        "normalise_observations": False,
-        "normalise_rewards": False,
-    }
-    changes = PENDULUM | plain | {"batch_size": size // 8}
+    changes = PENDULUM | PLAIN | {"batch_size": size // 8}
     total = (2 + 2 * rollouts) * size
     with prepared("ppo", 1, total, changes, "gymnax/Pendulum-v1") as training:
         timed(training.driver, rollouts)

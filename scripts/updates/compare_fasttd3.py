@@ -30,7 +30,7 @@ import numpy as np
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import fasttd3
 from scripts.checks.compare_updates import given_noise
-from scripts.updates import shared
+from scripts.updates import compare_td7, shared
 from scripts.updates.shared import ACTION, BATCH, OBSERVATION, distance, exact
 
 CONFIG = fasttd3.Config(
@@ -162,13 +162,10 @@ def of_ours(state: fasttd3.State) -> dict[str, Any]:
 
 def with_parameters(state: fasttd3.State, known: Mapping[str, Any]) -> fasttd3.State:
     """Our State with these parameters."""
-
-    def moved(part: Any, params: Any) -> Any:
-        if hasattr(part, "parameters"):
-            return part.replace(parameters=moved(part.parameters, params))
-        return part.replace(params=jax.tree.map(lambda _, x: jnp.asarray(x), part.params, params))
-
-    return state.replace(**{name: moved(getattr(state, name), x) for name, x in known.items()})
+    parts = {
+        name: compare_td7.with_parameters(getattr(state, name), x) for name, x in known.items()
+    }
+    return state.replace(**parts)
 
 
 def batches(updates: int, steps: int) -> list[tuple[Transition, np.ndarray]]:

@@ -119,10 +119,6 @@ class ReplayBuffer(PerLearner):
             return step * num_envs + environment
         return (self.position - (step + 1) * num_envs + environment) % self.capacity
 
-    def random_rows(self, key: Array, shape: tuple[int, ...]) -> Array:
-        """Rows of this shape, uniform among those that may be drawn, with replacement."""
-        return self.row(jax.random.randint(key, shape, 0, self.drawable))
-
     def observations(self, rows: Array) -> Any:
         """The observations of `rows` [...]."""
         ring = self.data.observation

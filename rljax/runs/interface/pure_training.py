@@ -18,7 +18,7 @@ from rljax.learning.settings import check_settings
 from rljax.learning.tally import empty_tally
 from rljax.runs import experiments
 
-WHERE = (
+ADVICE = (
     "decides the program's structure or is a share of the run: give it to rljax.make_train, in "
     "`config`."
 )
@@ -108,7 +108,7 @@ class TrainFunction:
         stacked = self._driver.hyper.config
         values = {configuration.setting(stacked, name): x for name, x in settings.items()}
         for name in self._fixed.intersection(values):
-            raise ValueError(f"'{name}' {WHERE}")
+            raise ValueError(f"'{name}' {ADVICE}")
         changes = {name: jnp.asarray(x, jnp.float32)[None] for name, x in values.items()}
         config = configuration.replace(stacked, changes, "settings")
         try:
@@ -116,7 +116,7 @@ class TrainFunction:
             with jax.ensure_compile_time_eval():
                 hyper = self._driver.learner.hyperparameters(config)
         except jax.errors.ConcretizationTypeError as error:
-            raise ValueError(f"one of {', '.join(values)} {WHERE}") from error
+            raise ValueError(f"one of {', '.join(values)} {ADVICE}") from error
         # XLA must not fold them: `rljax train` has them as arguments, and the same bits.
         return jax.lax.optimization_barrier(hyper)
 
