@@ -16,6 +16,7 @@ from rljax.agent import Array
 Initialisation = Literal[
     "torch",
     "torch_small",
+    "torch_zero",
     "orthogonal",
     "orthogonal_small",
     "orthogonal_relu",
@@ -36,6 +37,7 @@ def initialisers(
 
     - torch: U(+-1/sqrt(fan_in)) for both, PyTorch's default since 0.4;
     - torch_small: N(0, 0.01^2) and biases zero in the last layer (FastTD3);
+    - torch_zero: all zero in the last layer (FastSAC);
     - orthogonal: gain `scale`, biases zero (the PPO of OpenAI Baselines);
     - orthogonal_small: gain 0.01 in the last layer (Cal-QL, the critics of CORL's CQL);
     - orthogonal_relu: gain sqrt 2 in the last layer too (WSRL, CORL's Cal-QL);
@@ -51,7 +53,9 @@ def initialisers(
     match name:
         case "torch_small" if last:
             return nn.initializers.normal(0.01), zeros
-        case "torch" | "torch_small":
+        case "torch_zero" if last:
+            return zeros, zeros
+        case "torch" | "torch_small" | "torch_zero":
             uniform = functools.partial(_uniform, 1.0 / math.sqrt(fan_in))
             return uniform, uniform
         case "edac" if last:

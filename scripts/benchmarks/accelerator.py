@@ -44,6 +44,7 @@ LOOPS = [
     ("reppo", "brax/ant", 5),
     ("ppo", "playground/CheetahRun", 2),
     ("fasttd3", "playground/CheetahRun", 300),
+    ("fastsac", "playground/G1JoystickFlatTerrain", 100),
 ]
 TINY_LOOPS = [("sac", "Pendulum-v1", 200), ("sac", "brax/fast", 3)]
 # Of environments, by the first part of their names.

@@ -13,7 +13,6 @@ their script, so that their source is cut out of it, unchanged, and run with the
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import dataclasses
 import sys
@@ -60,15 +59,6 @@ def their_code(peer: Path) -> types.ModuleType:
     with mock.patch.object(sys, "path", [str(peer / "fast_td3"), *sys.path]):
         import fast_td3  # pyright: ignore[reportMissingImports]
     return fast_td3
-
-
-def their_functions(peer: Path, namespace: dict[str, Any]) -> dict[str, Any]:
-    """The nested functions of the authors' script, which see `namespace`."""
-    tree = ast.parse((peer / "fast_td3" / "train.py").read_text())
-    functions = (x for x in ast.walk(tree) if isinstance(x, ast.FunctionDef))
-    nodes: list[ast.stmt] = [x for x in functions if x.name in FUNCTIONS]
-    exec(compile(ast.Module(nodes, []), "train.py", "exec"), namespace)
-    return {name: namespace[name] for name in FUNCTIONS}
 
 
 def their_learner(
@@ -119,18 +109,17 @@ def their_learner(
         "TensorDict": dict,
     }
     namespace |= dict.fromkeys(("amp_device_type", "amp_dtype", "amp_enabled"))
-    return parts | their_functions(peer, namespace)
+    return parts | shared.cut_out(peer / "fast_td3" / "train.py", FUNCTIONS, namespace)
 
 
 def layers(modules: Any) -> dict[str, Any]:
-    """Their linear layers under our names."""
-    linear = [x for x in modules if hasattr(x, "weight")]
-    names = [*(f"hidden_{i}" for i in range(len(linear) - 1)), "output"]
-    numbers = ((x.weight.detach().numpy().T, x.bias.detach().numpy()) for x in linear)
-    return {
-        name: {"kernel": kernel.copy(), "bias": bias.copy()}
-        for name, (kernel, bias) in zip(names, numbers, strict=True)
-    }
+    """Their linear layers, and norms between them, under our names."""
+    parts = [x for x in modules if hasattr(x, "weight")]
+    both = [(x.weight.detach().numpy(), x.bias.detach().numpy().copy()) for x in parts]
+    linear = [{"kernel": weight.T.copy(), "bias": bias} for weight, bias in both if weight.ndim > 1]
+    norms = [{"scale": weight.copy(), "bias": bias} for weight, bias in both if weight.ndim == 1]
+    named = {f"hidden_{i}": x for i, x in enumerate(linear[:-1])} | {"output": linear[-1]}
+    return named | {f"norm_{i}": x for i, x in enumerate(norms)}
 
 
 def of_actor(actor: Any) -> dict[str, Any]:
@@ -153,14 +142,14 @@ def of_peer(learner: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def of_ours(state: fasttd3.State) -> dict[str, Any]:
-    """The same of our State."""
+def of_ours(state: Any) -> dict[str, Any]:
+    """The same of our State, FastSAC's too."""
     networks = (state.actor.parameters, state.critic.parameters, state.target_critic)
     names = ("actor", "critic", "target_critic")
     return {name: x.params for name, x in zip(names, networks, strict=True)}
 
 
-def with_parameters(state: fasttd3.State, known: Mapping[str, Any]) -> fasttd3.State:
+def with_parameters(state: Any, known: Mapping[str, Any]) -> Any:
     """Our State with these parameters."""
     parts = {
         name: compare_td7.with_parameters(getattr(state, name), x) for name, x in known.items()
@@ -240,20 +229,25 @@ def compared(peer: Path, updates: int, changes: Mapping[str, Any]) -> dict[str, 
     return {name: distance(first[name], mine[name], last[name]) for name in mine}
 
 
+def random_rows(number: int, shapes: tuple[int, int]) -> Transition:
+    """A batch of normal numbers, in which no episode ends."""
+    generator = np.random.default_rng(0)
+
+    def normal(*shape: int) -> np.ndarray:
+        return generator.normal(size=(number, *shape)).astype(np.float32)
+
+    never = np.zeros(number, bool)
+    parts = (normal(shapes[0]), np.tanh(normal(shapes[1])), normal(), never, never)
+    return Transition(*parts, normal(shapes[0]))  # pyright: ignore[reportArgumentType]
+
+
 def seconds(peer: Path) -> dict[str, Any]:
     """Processor's seconds of two updates of critics and one of the actor, in turns."""
     import torch  # pyright: ignore[reportMissingImports]
 
     torch.set_default_dtype(torch.float32)
     learner = their_learner(peer, FULL, SHAPES)
-    generator = np.random.default_rng(0)
-
-    def normal(*shape: int) -> np.ndarray:
-        return generator.normal(size=(FULL.batch_size, *shape)).astype(np.float32)
-
-    never = np.zeros(FULL.batch_size, bool)
-    parts = (normal(SHAPES[0]), np.tanh(normal(SHAPES[1])), normal(), never, never)
-    batch = Transition(*parts, normal(SHAPES[0]))  # pyright: ignore[reportArgumentType]
+    batch = random_rows(FULL.batch_size, SHAPES)
     data = theirs(batch, np.ones(FULL.batch_size, np.int64))
     spec = EnvSpec("test/Example-v0", SHAPES[:1], SHAPES[1])
     state = fasttd3.init(jax.random.key(0), spec, FULL)

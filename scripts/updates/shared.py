@@ -5,11 +5,12 @@ file of results, and times of one update at full size, ours and authors', on the
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import functools
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -73,6 +74,16 @@ def distance(before: Any, after: Any, other: Any) -> float:
         np.concatenate([np.ravel(x) for x in jax.tree.leaves(t)]) for t in (before, after, other)
     ]
     return float(np.linalg.norm(parts[1] - parts[2]) / np.linalg.norm(parts[2] - parts[0]))
+
+
+def cut_out(script: Path, names: Sequence[str], namespace: dict[str, Any]) -> dict[str, Any]:
+    """Functions of these names, nested in others or in classes of a `script` that cannot be
+    imported; their source is unchanged, and they see the `namespace`.
+    """
+    functions = (x for x in ast.walk(ast.parse(script.read_text())) if hasattr(x, "args"))
+    nodes: Any = [x for x in functions if getattr(x, "name", None) in names]
+    exec(compile(ast.Module(nodes, []), script.name, "exec"), namespace)
+    return {name: namespace[name] for name in names}
 
 
 def parser(description: str | None, updates: int = 12) -> argparse.ArgumentParser:

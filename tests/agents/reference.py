@@ -459,10 +459,11 @@ def cosine(rate: float, step: int, steps: float | None) -> float:
 
 @dataclasses.dataclass
 class Adam:
-    """Kingma and Ba, arXiv:1412.6980, algorithm 1, with its defaults for the moments."""
+    """Kingma and Ba, arXiv:1412.6980, algorithm 1, with its default for the first moment."""
 
     rate: float
     epsilon: float = 1e-8
+    decay: float = 0.999  # beta_2
     count: int = 0
     first: Any = 0.0
     second: Any = 0.0
@@ -473,11 +474,13 @@ class Adam:
             self.first = self.second = zip_map(lambda x: 0.0 * x, gradient)
         self.count += 1
         self.first = zip_map(lambda m, g: 0.9 * m + 0.1 * g, self.first, gradient)
-        self.second = zip_map(lambda v, g: 0.999 * v + 0.001 * g**2, self.second, gradient)
+        self.second = zip_map(
+            lambda v, g: self.decay * v + (1 - self.decay) * g**2, self.second, gradient
+        )
 
         def moved(x: Any, m: Any, v: Any) -> Any:
             return x - self.rate * (m / (1 - 0.9**self.count)) / (
-                np.sqrt(v / (1 - 0.999**self.count)) + self.epsilon
+                np.sqrt(v / (1 - self.decay**self.count)) + self.epsilon
             )
 
         return zip_map(moved, parameter, self.first, self.second)

@@ -1,6 +1,6 @@
 """AWAC against float64 NumPy written from the paper and CORL's file.
 
-scripts/updates/compare_awac.py compares it with CORL's file.
+scripts/updates/offline/compare_awac.py compares it with CORL's file.
 """
 
 from __future__ import annotations

@@ -73,6 +73,13 @@ def test_a_small_last_layer_is_drawn_from_a_narrow_gaussian() -> None:
     assert not params["output"]["bias"].any()
 
 
+def test_a_last_layer_of_zeros_follows_hidden_ones_as_in_pytorch() -> None:
+    params = create(MLP((64,), 20, initialisation="torch_zero"), jnp.zeros(32)).params
+    for part in params["hidden_0"].values():
+        assert 0.9 / math.sqrt(32) < np.abs(part).max() <= 1 / math.sqrt(32)
+    assert not any(part.any() for part in params["output"].values())
+
+
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("shape", [(32, 32), (64, 16), (16, 64)])
 def test_orthogonal_initialisation_is_flaxs(shape: tuple[int, int]) -> None:

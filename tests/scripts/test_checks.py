@@ -42,7 +42,8 @@ from scripts.faults import (
     kill_runs,
     random_commands,
 )
-from scripts.updates import compare_famo2o, compare_tqc
+from scripts.updates import compare_tqc
+from scripts.updates.offline import compare_famo2o
 from tests.helpers import run_folders
 
 ROOT = Path(__file__).parents[2]

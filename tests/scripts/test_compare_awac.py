@@ -7,7 +7,7 @@ import numpy as np
 
 from rljax.agent import EnvSpec
 from rljax.agents import awac
-from scripts.updates import compare_awac
+from scripts.updates.offline import compare_awac
 from tests.agents import reference
 
 SPEC = EnvSpec("test/Example-v0", (compare_awac.OBSERVATION,), compare_awac.ACTION)

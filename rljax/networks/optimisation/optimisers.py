@@ -66,31 +66,33 @@ def optimiser(
     settings: WithOptimiser,
     epsilon: Number = 1e-8,
     momentum: float = 0.9,
+    second_moment: float = 0.999,
 ) -> optax.GradientTransformation:
     """The optimiser by a Config, with the learning rate `rate` [] after `step` [] updates.
 
-    `epsilon` and `momentum` are Adam's epsilon and beta_1. Weight decay is decoupled from the
-    gradient and moves parameters alone: Loshchilov and Hutter, arXiv:1711.05101.
+    `epsilon`, `momentum` and `second_moment` are Adam's epsilon, beta_1 and beta_2. Weight decay is
+    decoupled from the gradient and moves parameters alone: Loshchilov and Hutter, arXiv:1711.05101.
     """
     rate = scheduled(rate, step, settings)
     decay = settings.weight_decay
+    adam = {"b1": momentum, "b2": second_moment, "eps": epsilon}
     if settings.optimiser == "adam" and decay is None:
-        moved = optax.adam(rate, b1=momentum, eps=epsilon)
+        moved = optax.adam(rate, **adam)
     else:
         decayed = [] if decay is None else [optax.add_decayed_weights(decay, are_parameters)]
-        parts = (_direction(settings.optimiser, epsilon, momentum), *decayed)
+        parts = (_direction(settings.optimiser, adam), *decayed)
         moved = optax.chain(*parts, optax.scale_by_learning_rate(rate))
     return moved if settings.max_grad_norm is None else clipped(moved, settings.max_grad_norm)
 
 
-def _direction(kind: Kind, epsilon: Number, momentum: float) -> optax.GradientTransformation:
+def _direction(kind: Kind, adam: dict[str, Any]) -> optax.GradientTransformation:
     match kind:
         case "adam":
-            return optax.scale_by_adam(b1=momentum, eps=epsilon)
+            return optax.scale_by_adam(**adam)
         case "radam":
-            return optax.scale_by_radam(b1=momentum, eps=epsilon)
+            return optax.scale_by_radam(**adam)
         case "rmsprop":
-            return optax.scale_by_rms(decay=0.99, eps=epsilon, eps_in_sqrt=False)
+            return optax.scale_by_rms(decay=0.99, eps=adam["eps"], eps_in_sqrt=False)
         case "sgd":
             return optax.identity()
     raise ValueError(f"no optimiser '{kind}'.")

@@ -51,18 +51,27 @@ class TemperatureSettings(NamedTuple):
     learn_temperature: bool = True
     temperature_loss: Form = "log_alpha"
     temperature_momentum: Any = 0.9  # beta_1 of Adam
+    temperature_second_moment: Any = 0.999  # beta_2 of Adam
+    temperature_decay: Any = None  # of log alpha in each step, times the learning rate: AdamW
 
     @classmethod
     def of(cls, config: Any, **others: Any) -> TemperatureSettings:
         """By a Config, with `others` in place of its fields."""
         return cls(**same_fields(config, cls._fields) | others)
 
+    def optimiser(self) -> optax.GradientTransformation:
+        """What moves log alpha."""
+        betas = {"b1": self.temperature_momentum, "b2": self.temperature_second_moment}
+        if self.temperature_decay is None:
+            return optax.adam(self.temperature_lr, **betas)
+        return optax.adamw(self.temperature_lr, **betas, weight_decay=self.temperature_decay)
+
 
 def create(config: Any) -> Trained:
     """log alpha [] before the first step, by a Config or `TemperatureSettings`."""
     settings = TemperatureSettings.of(config)
     log_temperature = jnp.log(jnp.asarray(settings.init_temperature, jnp.float32))
-    return Trained.create(log_temperature, optax.adam(settings.temperature_lr))
+    return Trained.create(log_temperature, settings.optimiser())
 
 
 def loss(
@@ -83,8 +92,8 @@ def step(
 ) -> tuple[Trained, Metrics]:
     """log alpha [] after one step, if it is learnt, and metrics; `config` as in `create`."""
     settings = TemperatureSettings.of(config)
-    adam = optax.adam(settings.temperature_lr, b1=settings.temperature_momentum)
-    moved, metrics = log_temperature.step(adam, loss, entropy, action_size, settings)
+    optimiser = settings.optimiser()
+    moved, metrics = log_temperature.step(optimiser, loss, entropy, action_size, settings)
     return (moved if settings.learn_temperature else log_temperature), metrics
 
 
@@ -117,5 +126,5 @@ def softmax_step(
 ) -> tuple[Trained, Metrics]:
     """log alpha [] after one step of `softmax_loss`, and metrics; `config` as in `create`."""
     settings = TemperatureSettings.of(config)
-    adam = optax.adam(settings.temperature_lr)
-    return log_temperature.step(adam, softmax_loss, q, mask, settings.target_entropy)
+    optimiser = settings.optimiser()
+    return log_temperature.step(optimiser, softmax_loss, q, mask, settings.target_entropy)

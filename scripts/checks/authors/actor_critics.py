@@ -116,6 +116,50 @@ def fast_td3_tasks(checkout: Path) -> Tasks:
     return {f"playground/{settings['env_name']}": settings for settings in each.values()}
 
 
+# FastSAC, whose authors train G1 and T1 in another simulator.
+
+FAST_SAC: dict[str, Rule] = {
+    **{
+        name: rule
+        for name, rule in FAST_TD3.items()
+        if name not in ("target_noise", "target_noise_clip", "noise_min", "noise_max")
+    },
+    "temperature_lr": "alpha_learning_rate",
+    "target_entropy_share": "target_entropy_ratio",
+    "init_temperature": "alpha_init",
+    "learn_temperature": "use_autotune",
+    "log_std_min": "log_std_min",
+    "log_std_max": "log_std_max",
+    "layer_norm": "use_layer_norm",
+    "num_critics": "num_q_networks",
+    "normalise_observations": "obs_normalization",
+    # By `fast_sac_tasks`:
+    "target_value": lambda theirs: "own",
+    "temperature_loss": lambda theirs: "alpha",
+    "temperature_decay": lambda theirs: 0.01,
+    "second_moment": lambda theirs: 0.95,
+    "activation": lambda theirs: "silu",
+}
+
+
+def fast_sac_tasks(checkout: Path) -> Tasks:
+    """The settings that their robots share, with what their code has."""
+    folder = checkout / "src" / "holosoma" / "holosoma"
+    code = folder / "agents" / "fast_sac" / "fast_sac_agent.py"
+    for text in (
+        "if self.global_step > args.learning_starts:",
+        "[self.log_alpha], lr=args.alpha_learning_rate, fused=True, betas=(0.9, 0.95)",
+        "(-self.log_alpha.exp() * (next_state_log_probs.detach() + self.target_entropy)).mean()",
+        "qf_value = q_values.mean(dim=0)",
+    ):
+        readers.says(code, text)
+    settings = {
+        **readers.keywords(folder / "config_values" / "algo.py", "FastSACConfig"),
+        **readers.dataclass(folder / "config_types" / "experiment.py", "TrainingConfig"),
+    }
+    return {f"playground/{robot}JoystickFlatTerrain": settings for robot in ("G1", "T1")}
+
+
 # DSAC-T.
 
 DSACT: dict[str, Rule] = {
@@ -293,6 +337,7 @@ SOURCES = (
         variant="mex",
     ),
     Source("fasttd3", "FastTD3", "fast_td3/hyperparams.py", fast_td3_tasks, FAST_TD3),
+    Source("fastsac", "holosoma", "config_values/algo.py", fast_sac_tasks, FAST_SAC),
     Source(
         "dsact",
         "DSAC-v2",

@@ -53,6 +53,7 @@ OTHERS = {
     "calql",
     "crossq",
     "famo2o",
+    "fastsac",
     "fasttd3",
     "flashsac",
     "fqe",
@@ -244,10 +245,13 @@ def test_defaults_learn_in_residual_blocks(tmp_path: Path) -> None:
 
 
 @pytest.mark.learn
-def test_defaults_learn_with_many_environments(tmp_path: Path) -> None:
-    """FastTD3's networks and batches are an eighth of the default sizes, which take an hour."""
-    smaller = {"hidden": (64, 32), "critic_hidden": (128, 64), "batch_size": 128}
-    assert final(train("fasttd3", 60_000, tmp_path, config=smaller)) >= LEARNT
+@pytest.mark.parametrize(("agent", "batch_size"), [("fasttd3", 128), ("fastsac", 64)])
+def test_defaults_learn_with_many_environments(
+    agent: str, batch_size: int, tmp_path: Path
+) -> None:
+    """Networks are an eighth of the default sizes, and batches smaller: those take an hour."""
+    smaller = {"hidden": (64, 32), "critic_hidden": (128, 64), "batch_size": batch_size}
+    assert final(train(agent, 60_000, tmp_path, config=smaller)) >= LEARNT
 
 
 @pytest.mark.learn

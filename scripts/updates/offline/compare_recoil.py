@@ -2,7 +2,7 @@
 from the same parameters and on the same batches.
 
   git clone https://github.com/chufanchen/ReCOIL peer/ReCOIL
-  python scripts/updates/compare_recoil.py peer/ReCOIL/offline
+  python scripts/updates/offline/compare_recoil.py peer/ReCOIL/offline
 
 It needs flax, optax and tensorflow-probability. The repository is a copy of the authors', whose
 last commit there is 85662f4. Nothing in an update is random: dropout is 0.

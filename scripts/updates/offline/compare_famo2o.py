@@ -3,7 +3,7 @@ from the same parameters and on the same batch.
 
   git clone https://github.com/LeapLabTHU/FamO2O peer/FamO2O
   sed -i "s/_, params = variables.pop/params = variables.pop/" peer/FamO2O/jax_iql/common.py
-  python scripts/updates/compare_famo2o.py peer/FamO2O/jax_iql
+  python scripts/updates/offline/compare_famo2o.py peer/FamO2O/jax_iql
 
 It needs flax, optax and tensorflow-probability. The batch is new experience, so that beta comes
 from the balance policy. Both stds are at their lower clip, exp(-5) and exp(-10): random numbers,

@@ -2,7 +2,7 @@
 noise.
 
   python -m venv peer && peer/bin/pip install torch jax==0.10.2 flax optax distrax
-  PYTHONPATH=. peer/bin/python scripts/updates/compare_awac.py --peer CORL \
+  PYTHONPATH=. peer/bin/python scripts/updates/offline/compare_awac.py --peer CORL \
       --output results/checks/references/awac.json
 
 The folder `CORL` has tinkoff-ai/CORL of GitHub at 6afec90. The classes of its

@@ -8,8 +8,8 @@ from the same parameters and on the same batches.
     sed -i "s/_, params = variables.pop/params = variables.pop/" $code/common.py
     sed -i "s/('actor_def', 'distribution')/('actor_def',)/" $code/policy.py
   done
-  python scripts/updates/compare_fdvl.py peer/DVL/offline --divergence chi_square
-  python scripts/updates/compare_fdvl.py peer/XQL/offline --divergence reverse_kl
+  python scripts/updates/offline/compare_fdvl.py peer/DVL/offline --divergence chi_square
+  python scripts/updates/offline/compare_fdvl.py peer/XQL/offline --divergence reverse_kl
 
 It needs flax, optax and tensorflow-probability. Nothing in an update is random: dropout is 0, and
 there are no uniform actions.
