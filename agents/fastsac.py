@@ -191,7 +191,7 @@ def critic_loss(
     loss = head.loss(outputs, target).mean(axis=-1).sum()
     means = {"critic/q": head.mean(outputs), "critic/target": head.target_mean(target)}
     means |= head.clipped_mass(next_outputs, reward, discount, penalty)
-    means |= {"critic/loss": loss, "actor/next_entropy": -next_log_prob}
+    means |= {"critic/loss": loss, "actor/next_entropy": jnp.negative(next_log_prob)}
     return loss, jax.tree.map(jnp.mean, means)
 
 

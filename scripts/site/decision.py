@@ -24,7 +24,10 @@ TREE = {
         ("what matters was seen some steps ago", ["ppo", "r2d2"]),
         ("goals, reached rarely, replaced in hindsight", ["sac", "dqn"]),
         ("steps are cheap, one discrete action", ["ppo", "pqn"]),
-        ("hundreds of environments, continuous actions, a GPU", ["ppo", "reppo", "fasttd3", "fastsac"]),
+        (
+            "hundreds of environments, continuous actions, a GPU",
+            ["ppo", "reppo", "fasttd3", "fastsac"],
+        ),
         ("steps are cheap, or several kinds of action", ["ppo"]),
         (
             "the dearest steps, continuous actions, a GPU",

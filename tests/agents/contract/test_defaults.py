@@ -246,9 +246,7 @@ def test_defaults_learn_in_residual_blocks(tmp_path: Path) -> None:
 
 @pytest.mark.learn
 @pytest.mark.parametrize(("agent", "batch_size"), [("fasttd3", 128), ("fastsac", 64)])
-def test_defaults_learn_with_many_environments(
-    agent: str, batch_size: int, tmp_path: Path
-) -> None:
+def test_defaults_learn_with_many_environments(agent: str, batch_size: int, tmp_path: Path) -> None:
     """Networks are an eighth of the default sizes, and batches smaller: those take an hour."""
     smaller = {"hidden": (64, 32), "critic_hidden": (128, 64), "batch_size": batch_size}
     assert final(train(agent, 60_000, tmp_path, config=smaller)) >= LEARNT
