@@ -24,19 +24,24 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import distributions, memories, normalise, policies, torsos
-from rljax.networks.optimisation import optimisers, surrogates
+from rljax.networks.heads import rollouts
+from rljax.networks.optimisation import surrogates
 from rljax.networks.torsos import TorsoSettings
 from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share, Widths
 
 
 @agent.config
-class Config(networks.WithOptimiser, torsos.WithMemory, surrogates.WithSurrogate):
+class Config(
+    networks.WithOptimiser,
+    torsos.WithMemory,
+    surrogates.WithSurrogate,
+    rollouts.WithRolloutValues,
+):
     """Hyperparameters."""
 
     # Optimisation
@@ -58,7 +63,6 @@ class Config(networks.WithOptimiser, torsos.WithMemory, surrogates.WithSurrogate
     reward_scale: Positive = 1.0  # factor on rewards; Brax: 0.1 to 10
     normalise_rewards: bool = True  # by the std of returns; [3]
     # Losses
-    clip_values: bool = False  # of V too, by epsilon; [3]
     value_cost: NonNegative = 0.5  # weight of L(V); [3]
     entropy_cost: Real = 0.0  # weight of entropy; [1]
     # Policy and networks
@@ -86,6 +90,7 @@ class State(struct.PyTreeNode):
 
     actor_critic: networks.Trained  # ActorCritic
     returns: normalise.Returns  # of running episodes [E]
+    penalty: Array  # beta of an adaptive penalty []
     actions: policies.RawActions = struct.field(pytree_node=False)
 
 
@@ -102,6 +107,7 @@ def schedule(config: Config, steps: float) -> Config:
 
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for what does not fit."""
+    surrogates.check(config)
     critic_hidden = config.actor_hidden if shares(config) else config.critic_hidden
     torsos.check(spec, TorsoSettings.of(config), config.actor_hidden, critic_hidden)
 
@@ -121,24 +127,24 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         body = torsos.torso(spec, settings, config.actor_hidden)
         torso, inputs = memories.create(body, settings, jax.random.fold_in(key, 1), inputs)
         actor = torsos.last(settings, actions.features, 0.01)
-        critic = torsos.last(settings, 1)
+        critic = torsos.last(settings, rollouts.outputs(config))
     else:
         actor = torsos.network(spec, settings, config.actor_hidden, actions.features, 0.01)
-        critic = torsos.network(spec, settings, config.critic_hidden, 1)
+        outputs = rollouts.outputs(config)
+        critic = torsos.network(spec, settings, config.critic_hidden, outputs)
     actor_critic = ActorCritic(
         torso=torso,
         actor=networks.create(actor, key_actor, inputs),
         critic=networks.create(critic, key_critic, inputs),
         log_std=actions.log_std(config.init_log_std),
     )
-    trained = networks.Trained.create(actor_critic, optimiser(0, config))
-    return State(trained, normalise.create_returns(config.num_envs), actions)
-
-
-def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation:
-    """The networks' optimiser, after `step` [] rollouts."""
-    rate = optimisers.decayed(config, step)
-    return networks.optimiser(rate, step, config, config.adam_epsilon)
+    trained = networks.Trained.create(actor_critic, surrogates.optimiser(0, config))
+    return State(
+        actor_critic=trained,
+        returns=normalise.create_returns(config.num_envs),
+        penalty=1.0 / jnp.asarray(config.mirror_step, jnp.float32),
+        actions=actions,
+    )
 
 
 def remember(spec: EnvSpec, config: Config) -> Any:
@@ -173,11 +179,20 @@ def policy(
 def with_advantages(networks: ActorCritic, batch: Transition, config: Config) -> Transition:
     """A rollout with A and V, [T, E] each, in its extras."""
     both = memories.following(networks.torso, batch)  # features of s_t and of s'_t
-    value, next_value = (networks.critic(features).squeeze(-1) for features in both)
+    value, next_value = (networks.critic(features).mean(axis=-1) for features in both)
     advantage = buffers.generalised_advantages(
         batch, batch.reward, value, next_value, config.discount, config.trace_decay
     )
     return batch.replace(extras={**batch.extras, "advantage": advantage, "value": value})
+
+
+def divergence(
+    pi: distributions.Distribution, state: State, batch: Transition, config: Config
+) -> Array:
+    """KL [...] between pi and the rollout's policy."""
+    log_std, mask = state.actor_critic.parameters.log_std, agent.mask_of(batch.observation)
+    old = state.actions.distribution(batch.extras["old"], log_std, mask)
+    return surrogates.divergence(pi, old, config)
 
 
 # [1, eq. 7]
@@ -191,25 +206,11 @@ def actor_loss(
     log_prob = state.actions.log_prob(pi, batch.extras["raw"])
     log_ratio = log_prob - batch.extras["log_prob"]
     kl: Any = 0.0
-    if config.surrogate == "mdpo":
-        log_std, mask = state.actor_critic.parameters.log_std, agent.mask_of(batch.observation)
-        kl = pi.kl_divergence(state.actions.distribution(batch.extras["old"], log_std, mask))
+    if surrogates.needs_divergence(config):
+        kl = divergence(pi, state, batch, config)
     loss, metrics = surrogates.loss(log_ratio, advantage, config, kl)
     entropy = state.actions.entropy(pi, key).mean()
     return loss - config.entropy_cost * entropy, metrics | {"actor/entropy": entropy}
-
-
-# [1, eq. 9]
-def critic_loss(value: Array, batch: Transition, config: Config) -> Loss:
-    """Half the squared error of `value` [B]."""
-    old = batch.extras["value"]  # before this epoch
-    target = old + batch.extras["advantage"]
-    error = jnp.square(value - target)
-    if config.clip_values:
-        near = old + jnp.clip(value - old, -config.clip_ratio, config.clip_ratio)
-        error = jnp.maximum(error, jnp.square(near - target))
-    loss = 0.5 * error.mean()
-    return loss, {"critic/loss": loss, "critic/value": value.mean()}
 
 
 def update(
@@ -220,19 +221,19 @@ def update(
     if config.normalise_rewards:
         returns, batch = normalise.scale_rollout(state.returns, batch, config.discount)
         state = state.replace(returns=returns)
-    old, config = state.actor_critic.parameters, surrogates.at(config, step)
-    if config.surrogate == "mdpo":
+    old, config = state.actor_critic.parameters, surrogates.at(config, step, state.penalty)
+    if surrogates.needs_divergence(config):
         outputs = old.actor(memories.embedded(old.torso, batch))
         batch = batch.replace(extras={**batch.extras, "old": outputs})
     first_rollout = with_advantages(old, batch, config)
-    adam = optimiser(step, config)
+    adam = surrogates.optimiser(step, config)
 
     def joint_loss(networks: ActorCritic, batch: Transition, key: Array) -> Loss:
         features = memories.embedded(networks.torso, batch)
         pi = policy(state, networks, features, batch.observation)
-        value = networks.critic(features).squeeze(-1)
         loss, metrics = actor_loss(pi, state, batch, key, config)
-        value_loss, value_metrics = critic_loss(value, batch, config)
+        outputs = networks.critic(features)
+        value_loss, value_metrics = rollouts.value_loss(outputs, batch, config)
         return loss + config.value_cost * value_loss, metrics | value_metrics
 
     loss = torsos.progressive(joint_loss, TorsoSettings.of(config))
@@ -249,7 +250,8 @@ def update(
 
     keys = jax.random.split(key, config.num_epochs)
     actor_critic, metrics = surrogates.passes(epoch, state.actor_critic, keys, config.target_kl)
-    return state.replace(actor_critic=actor_critic), metrics
+    penalty = surrogates.reweighted(state.penalty, metrics, config)
+    return state.replace(actor_critic=actor_critic, penalty=penalty), metrics
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ import pytest
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import ppo
 from rljax.learning import registry
+from rljax.networks.heads import rollouts
+from rljax.networks.optimisation import surrogates
 from tests.agents import on_policy, reference, trees
 from tests.agents.on_policy import ENVS, KEY, STEPS
 
@@ -163,6 +165,58 @@ def test_beyond_the_target_kl_one_pass_is_all() -> None:
     trees.assert_close(limited.parameters, once.parameters)
 
 
+def test_a_critic_of_quantiles_has_their_mean_as_value_and_learns_them() -> None:
+    """Brax's loss: the mean over rows and quantiles of |tau - 1(u < 0)| Huber(u), by hand."""
+    config = dataclasses.replace(CONFIG, quantiles=8, kappa=0.5, value_cost=1.0)
+    state, batch = begun(config)
+    networks = state.actor_critic.parameters
+    outputs = np.asarray(networks.critic(batch.observation), np.float64)
+    assert outputs.shape == (STEPS, ENVS, 8)
+    rollout = ppo.with_advantages(networks, batch, config)
+    np.testing.assert_allclose(rollout.extras["value"], outputs.mean(axis=-1), rtol=1e-5)
+    u = np.asarray(rollout.extras["value"] + rollout.extras["advantage"])[..., None] - outputs
+    huber = np.where(np.abs(u) <= 0.5, 0.5 * u**2, 0.5 * (np.abs(u) - 0.25))
+    tau = (np.arange(8) + 0.5) / 8
+    expected = (np.abs(tau - (u < 0)) * huber).mean()
+    loss, _ = rollouts.value_loss(jnp.asarray(outputs, jnp.float32), rollout, config)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    losses = pytest.importorskip("brax.training.agents.ppo.losses")
+    if hasattr(losses, "quantile_huber_loss"):
+        target = rollout.extras["value"] + rollout.extras["advantage"]
+        theirs = losses.quantile_huber_loss(jnp.asarray(outputs, jnp.float32), target, 0.5)
+        np.testing.assert_allclose(loss, theirs, rtol=1e-5)
+    first = update(state, batch, KEY, 0, config)[1]["critic/loss"]
+    for step in range(10):
+        state, metrics = update(state, batch, jax.random.key(step), step, config)
+    assert metrics["critic/loss"] < first
+
+
+@pytest.mark.slow
+def test_the_learning_rate_follows_the_divergence() -> None:
+    """It falls where steps are large, and rises where they are small."""
+    rates = []
+    for first in (5e-2, 1e-5):
+        config = dataclasses.replace(CONFIG, adaptive="rate", learning_rate=first)
+        state = ppo.init(KEY, SPEC, config)
+        state, metrics = update(state, on_policy.rollout(0, SPEC), KEY, 0, config)
+        assert metrics["actor/exact_kl"] > 0
+        rates.append(float(state.actor_critic.optimiser_state[-1].learning_rate))
+    assert rates[0] < 5e-2
+    assert rates[1] > 1e-5
+
+
+@pytest.mark.slow
+def test_an_adaptive_penalty_holds_the_policy() -> None:
+    config = dataclasses.replace(CONFIG, surrogate="penalty", adaptive="penalty", desired_kl=1e-4)
+    state, batch = ppo.init(KEY, SPEC, config), on_policy.rollout(0, SPEC)
+    divergences = []
+    for step in range(12):
+        state, metrics = update(state, batch, KEY, step, config)
+        divergences.append(float(metrics["actor/exact_kl"]))
+    assert state.penalty >= 2**6
+    assert divergences[-1] < 0.2 * divergences[0]
+
+
 def test_the_cases_clip_some_and_not_all() -> None:
     config = dataclasses.replace(CONFIG, clip_ratio=0.2)
     state, batch = begun(config)
@@ -252,7 +306,7 @@ def test_truncation_bootstraps_and_termination_does_not() -> None:
 def test_learning_rate_stays_at_nothing_beyond_2_to_the_31_environment_steps() -> None:
     config = dataclasses.replace(CONFIG, decay_steps=100.0, num_envs=64, num_steps=1024)
     gradient = {"weight": jnp.ones(3)}
-    adam = ppo.optimiser(jnp.int32(2**15 + 1), config)  # rollouts of 2^16 steps
+    adam = surrogates.optimiser(jnp.int32(2**15 + 1), config)  # rollouts of 2^16 steps
     changes, _ = adam.update(gradient, adam.init(gradient))
     np.testing.assert_array_equal(changes["weight"], 0.0)
 

@@ -40,9 +40,14 @@ class Trained(struct.PyTreeNode):
         loss: Callable[..., tuple[Array, Metrics]],
         *arguments: Any,
     ) -> tuple[Trained, Metrics]:
-        """One step down the gradient of `loss(parameters, *arguments)`: a scalar [] and metrics."""
+        """One step down the gradient of `loss(parameters, *arguments)`: a scalar [] and metrics.
+
+        An optimiser may take the `metrics`.
+        """
         gradient, metrics = jax.grad(loss, has_aux=True)(self.parameters, *arguments)
-        return self.apply(optimiser, gradient), metrics
+        return self.apply(
+            optax.with_extra_args_support(optimiser), gradient, metrics=metrics
+        ), metrics
 
     def step_mutable(
         self,

@@ -9,9 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from rljax import agent
+from rljax.agents import ppo
+from rljax.networks import distributions
 from rljax.networks.optimisation import surrogates
 
 
@@ -57,8 +60,14 @@ def dpo(log_ratio: float, a: float, kl: float) -> float:
     return -(r * a - f)
 
 
+def penalty(log_ratio: float, a: float, kl: float) -> float:
+    """arXiv:1707.06347, equation 8, negated, with beta = 2.5."""
+    return 2.5 * kl - np.exp(log_ratio) * a
+
+
 CASES: dict[Any, Callable[[float, float, float], float]] = {
     "clip": clip,
+    "penalty": penalty,
     "mdpo": mdpo,
     "pmd": pmd,
     "dpo": dpo,
@@ -106,12 +115,53 @@ def test_metrics_count_what_clipping_touches() -> None:
 def test_trust_falls_over_the_run_and_stays_above_nothing() -> None:
     """Rollouts of 10 steps, and 40 steps until nothing is left."""
     config = settings("clip", trust_steps=40.0)
-    left = [surrogates.at(config, rollouts) for rollouts in (0, 1, 3, 4, 9)]
+    left = [surrogates.at(config, rollouts, jnp.ones(())) for rollouts in (0, 1, 3, 4, 9)]
     shares = np.array([1.0, 0.75, 0.25, 1e-3, 1e-3])
     np.testing.assert_allclose([x.clip_ratio for x in left], 0.3 * shares, rtol=1e-5)
     np.testing.assert_allclose([x.mirror_step for x in left], 0.4 * shares, rtol=1e-5)
     constant = dataclasses.replace(config, trust_steps=None)
-    assert surrogates.at(constant, 3) is constant
+    assert surrogates.at(constant, 3, jnp.ones(())) is constant
+
+
+def test_divergences_are_those_of_gaussians() -> None:
+    """KL(p || q) = log(s_q / s_p) + (s_p^2 + (m_p - m_q)^2) / (2 s_q^2) - 1 / 2, by hand."""
+    new = distributions.gaussian(jnp.asarray([[0.3]]), jnp.asarray([0.5]))
+    old = distributions.gaussian(jnp.asarray([[-0.1]]), jnp.asarray([0.8]))
+    of_new = np.log(0.8 / 0.5) + (0.25 + 0.16) / 1.28 - 0.5
+    of_old = np.log(0.5 / 0.8) + (0.64 + 0.16) / 0.5 - 0.5
+    for kind, expected in (("mdpo", of_new), ("clip", of_new), ("penalty", of_old)):
+        kl = surrogates.divergence(new, old, settings(kind))
+        np.testing.assert_allclose(kl, [expected], rtol=1e-5)
+
+
+def test_an_adaptive_penalty_doubles_and_halves() -> None:
+    """arXiv:1707.06347, section 4, for a desired divergence of 0.3."""
+    config = settings("penalty", adaptive="penalty", desired_kl=0.3)
+    for kl, expected in ((0.1, 1.0), (0.19, 1.0), (0.21, 2.0), (0.44, 2.0), (0.46, 4.0)):
+        metrics = {surrogates.EXACT: jnp.asarray(kl)}
+        penalty = surrogates.reweighted(jnp.asarray(2.0), metrics, config)
+        assert penalty == expected
+        assert surrogates.at(config, 0, penalty).mirror_step == 1.0 / expected
+    fixed = settings("penalty")
+    assert surrogates.reweighted(jnp.asarray(2.0), {}, fixed) == 2.0
+    assert surrogates.at(fixed, 0, jnp.asarray(8.0)) is fixed
+
+
+def test_an_adaptive_rate_is_that_of_brax() -> None:
+    optimizer = pytest.importorskip("brax.training.agents.ppo.optimizer")
+    peer = optax.inject_hyperparams(optax.sgd)(learning_rate=3e-4)
+    theirs, ours = peer.init(jnp.ones(2)), surrogates.following_kl(3e-4, 0.01)
+    state = ours.init(jnp.ones(2))
+    divergences = [0.0, 0.004, 0.001, 0.02, 0.021, 0.5, *10 * [1e-3], *25 * [1.0]]
+    rates = []
+    for kl in divergences:
+        theirs, rate = optimizer.adaptive_kl_learning_rate(theirs, jnp.asarray(kl), 0.01)
+        metrics = {surrogates.EXACT: jnp.asarray(kl)}
+        changes, state = ours.update(jnp.ones(2), state, metrics=metrics)
+        np.testing.assert_allclose(changes, 2 * [rate], rtol=1e-5)
+        rates.append(float(rate))
+    assert min(rates) == pytest.approx(1e-5)
+    assert max(rates) == pytest.approx(1e-2)
 
 
 @pytest.mark.parametrize(("limit", "made"), [(None, 5), (2.5, 3), (0.5, 1), (9.0, 5)])
@@ -120,7 +170,8 @@ def test_no_pass_follows_one_beyond_the_limit(limit: float | None, made: int) ->
 
     def epoch(network: Any, key: Any) -> Any:
         kl = jnp.stack([network + 0.5, network + 1.5])
-        return network + 1.0, {"actor/kl": kl, "critic/explained_variance": network}
+        metrics = {"actor/kl": kl, surrogates.EXACT: kl, "critic/explained_variance": network}
+        return network + 1.0, metrics
 
     keys = jax.random.split(jax.random.key(0), 5)
     network, metrics = jax.jit(lambda network: surrogates.passes(epoch, network, keys, limit))(
@@ -128,5 +179,18 @@ def test_no_pass_follows_one_beyond_the_limit(limit: float | None, made: int) ->
     )
     assert network == made
     np.testing.assert_allclose(metrics["actor/kl"], np.mean(range(1, made + 1)))
+    np.testing.assert_allclose(metrics[surrogates.EXACT], made)
     np.testing.assert_allclose(metrics["critic/explained_variance"], np.mean(range(made)))
     assert metrics.get("actor/passes", 5.0) == made
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"adaptive": "penalty"}, "it needs --config.surrogate penalty, which is 'clip'"),
+        ({"adaptive": "rate", "decay_steps": 0.5}, "both set the learning rate"),
+    ],
+)
+def test_what_adapts_must_be_there(changes: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        surrogates.check(ppo.Config(**changes))
