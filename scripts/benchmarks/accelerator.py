@@ -1,18 +1,27 @@
-"""Speed of training inside the program and on the host on an accelerator,
-PPO beside Brax's own trainer, and returns of XQC and FlashSAC beside published ones.
+"""Speed of training on an accelerator beside the peers that run there,
+of training inside the program and on the host, and returns of XQC and FlashSAC beside published
+ones.
 
-Measures steps per second and, on a data set, updates per second, with one learner and with ten.
-Then measures the wall-clock time in which PPO and Brax's PPO, with the same settings, reach the
-same return, and the returns of XQC and FlashSAC after 200,000 steps, with three seeds as one
-program. Such a training, when it is cut off, goes on from `--runs`. Each measurement is a separate
-process. Environments of gymnax and Playground are measured if they are installed.
+First come pairs, ours and a peer's in turns, with medians of their rounds. Then steps per second
+and, on a data set, updates per second, with one learner and with ten; then the wall-clock time in
+which PPO and Brax's PPO, with the same settings, reach the same return, and the returns of XQC and
+FlashSAC after 200,000 steps, with three seeds as one program. Such a training, when it is cut off,
+goes on from `--runs`. Each measurement is a separate process. Environments of gymnax and Playground
+are measured if they are installed.
 
   pip install 'rljax-suite[cuda13,gymnax]'
-  python scripts/benchmarks/accelerator.py --output results/speed/measurements/accelerator.json
+  python scripts/benchmarks/accelerator.py --peers peers \
+      --output results/speed/measurements/accelerator.json
+
+`--peers` is a folder with clones of purejaxql, JAX-CORL, fql, xqc and reppo. What a peer needs
+beside our requirements may lie in its folder `packages`, by `pip install --no-deps --target`, for
+machines without a network; a peer with a Python of its own is named by `--python
+xqc=older/bin/python`. A peer that is not there is left out.
 
 A measurement that fails is noted, and the others go on. What the output has already is not measured
 again, so that the script can run in pieces: --only sac measures those with "sac" in their names,
-which are printed. To check on a laptop that the script works: --tiny.
+which are printed, and nothing begins after `--minutes`. To check on a laptop that the script works:
+--tiny.
 
 Brax 0.14.2's trainer uses a function that JAX 0.10 no longer has, `jax.device_put_replicated`. The
 script defines it.
@@ -21,6 +30,7 @@ script defines it.
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import json
 import statistics
@@ -31,7 +41,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from scripts.benchmarks import measuring, offline
+from scripts.benchmarks import measuring, offline, peers
 
 # Agent, environment, iterations per measurement.
 LOOPS = [
@@ -118,16 +128,10 @@ def brax_curve(environment: str, steps: int, shape: dict[str, Any]) -> dict[str,
     """(wall seconds, mean return) of evaluations of Brax's own trainer,
     with the settings of our preset.
     """
-    import jax
     from brax import envs
     from brax.training.agents.ppo import train as ppo
 
-    if not hasattr(jax, "device_put_replicated"):
-        copy = jax.pmap(lambda _, value: value, in_axes=(0, None))
-        jax.device_put_replicated = lambda value, devices: copy(
-            jax.numpy.arange(len(devices)), value
-        )
-
+    peers.with_old_names()
     curve: list[tuple[float, float]] = []
     began = time.perf_counter()
     minibatches = 32 if shape["num_envs"] > 100 else 2
@@ -237,6 +241,12 @@ def main() -> None:
     )
     parser.add_argument("--runs", default="runs/accelerator", help="folder of trainings")
     parser.add_argument("--only", nargs="+", default=[""], help="parts of names of measurements")
+    parser.add_argument("--peers", type=Path, default=Path("peers"), help="folder of their code")
+    parser.add_argument(
+        "--python", nargs="+", default=[], metavar="NAME=PYTHON", help="Pythons that run peers"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="of ours and a peer's in turns")
+    parser.add_argument("--minutes", type=float, default=13.0, help="after which nothing begins")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--worker", nargs="+")
@@ -250,14 +260,21 @@ def main() -> None:
     figures: dict[str, Any] = provenance()
     if options.output and options.output.exists():
         figures = json.loads(options.output.read_text())
-    planned, failures = measurements(options.tiny, options.steps, options.runs), []
+    pythons = dict(word.split("=", 1) for word in options.python)
+    planned = measurements(options.tiny, options.steps, options.runs)
+    plan = peers.plan(peers.Peers(options.peers, pythons), options.rounds)
     for name, (worker, *arguments) in planned.items():
+        words = (sys.executable, worker, *map(json.dumps, arguments))
+        plan[name] = functools.partial(measuring.measure, *words, script=__file__)
+    failures, began = [], time.monotonic()
+    for name, work in plan.items():
         if name in figures or not any(part in name for part in options.only):
             continue
+        if time.monotonic() - began > 60 * options.minutes:
+            print(f"{options.minutes:g} minutes are over: '{name}' and what follows wait.")
+            break
         try:
-            figures[name] = measuring.measure(
-                sys.executable, worker, *map(json.dumps, arguments), script=__file__
-            )
+            figures[name] = work()
         except SystemExit as failure:
             failures.append(name)
             print(failure, file=sys.stderr)

@@ -82,7 +82,11 @@ def variables() -> dict[str, str]:
 
 def measure(python: str, worker: str, *arguments: Any, script: str) -> dict[str, Any]:
     """Run a worker of a script in a separate process and read its result."""
-    command = [python, script, "--worker", worker, *map(str, arguments)]
+    return result_of([python, script, "--worker", worker, *map(str, arguments)])
+
+
+def result_of(command: list[str]) -> dict[str, Any]:
+    """What a command prints last, as JSON."""
     done = subprocess.run(command, env=variables(), capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")

@@ -205,15 +205,18 @@ def beside(
 def seconds_in_turns(
     updates: Mapping[str, Callable[[], Any]], rounds: int = 5, calls: int = 3
 ) -> dict[str, float]:
-    """Seconds of processor for one call of each function: the median of rounds in turns."""
+    """Seconds of processor (on an accelerator, of the clock) for one call of each function: the
+    median of rounds in turns.
+    """
     times: dict[str, list[float]] = {name: [] for name in updates}
+    now = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
     for update in updates.values():
         jax.block_until_ready(update())
     for _ in range(rounds):
         for name, update in updates.items():
-            start = time.process_time()
+            start = now()
             for _ in range(calls):
                 output = update()
                 jax.block_until_ready(output)
-            times[name].append((time.process_time() - start) / calls)
+            times[name].append((now() - start) / calls)
     return {name: float(np.median(each)) for name, each in times.items()}

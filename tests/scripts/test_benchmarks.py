@@ -5,6 +5,8 @@ Their numbers are not tested.
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import sys
 from collections.abc import Callable
@@ -26,6 +28,7 @@ from scripts.benchmarks import (
     memory,
     offline,
     online,
+    peers,
     populations,
     pqn,
     report,
@@ -44,7 +47,7 @@ def accelerator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[...
             sys, "argv", ["accelerator.py", "--tiny", "--output", str(output), *arguments]
         )
         accelerator_script.main()
-        return json.loads(output.read_text())
+        return json.loads(output.read_text()) if output.exists() else {}
 
     return run
 
@@ -77,6 +80,57 @@ def test_a_measurement_that_fails_is_the_only_one_that_is_repeated(
         "ppo brax/fast brax",
         "devices",
     } <= figures.keys()
+
+
+def test_pairs_are_measured_in_turns_beside_the_peers_that_are_there(
+    accelerator, monkeypatch, tmp_path
+):
+    (tmp_path / "purejaxql").mkdir()
+    (tmp_path / "xqc").mkdir()
+    asked = []
+
+    def measure(python: str, worker: str, *arguments: Any, script: str) -> dict[str, Any]:
+        asked.append((python, worker, *arguments, Path(script).name))
+        return {"steps_per_second": 30.0 + len(asked) if worker == "ours" else 10.0}
+
+    def result_of(command: list[str]) -> dict[str, Any]:
+        asked.append(tuple(command))
+        return {"ratio": 1.5}
+
+    monkeypatch.setattr(measuring, "measure", measure)
+    monkeypatch.setattr(measuring, "result_of", result_of)
+    words = ("--peers", str(tmp_path), "--python", "purejaxql=other", "--only", "beside")
+    waiting = accelerator(*words, "purejaxql", "--rounds", "2", "--minutes", "-1")
+    assert not asked
+    assert not [name for name in waiting if "beside" in name]
+    figures = accelerator(*words, "--rounds", "2")
+    pair = figures["pqn gymnax/Breakout-MinAtar beside purejaxql"]
+    ours = (sys.executable, "ours", "Breakout-MinAtar", 50, "pqn.py")
+    theirs = ("other", "peer", "Breakout-MinAtar", 50, str(tmp_path / "purejaxql"), "pqn.py")
+    assert asked[:4] == [ours, theirs, ours, theirs]
+    assert (pair["ours"], pair["theirs"], pair["ratio"]) == (32.0, 10.0, 3.2)
+    assert figures["xqc update beside its authors"] == {"ratio": 1.5}
+    assert asked[-1][1:] == (
+        str(measuring.ROOT / "scripts/updates/compare_xqc.py"),
+        *("--peer", str(tmp_path / "xqc"), "--times"),
+    )
+    assert not any("JAX-CORL" in name or "reppo update" in name for name in figures)
+
+
+@pytest.mark.parametrize("name", peers.PAIRS)
+def test_both_sides_of_a_pair_are_workers(name):
+    pair = peers.PAIRS[name]
+    path = pair.script.removesuffix(".py").replace("/", ".")
+    workers = importlib.import_module(f"scripts.{path}").WORKERS
+    for worker, *arguments in (pair.ours, pair.theirs):
+        inspect.signature(workers[worker]).bind(*arguments)
+
+
+@pytest.mark.slow
+def test_sac_of_brax_is_measured():
+    sizes = {"num_envs": 8, "num_updates": 1, "batch_size": 16}
+    figures = peers.brax_sac("brax/fast", 5, **sizes, warmup_steps=64, replay_size=1_024)
+    assert figures["steps_per_second"] > 0
 
 
 @pytest.mark.learn
