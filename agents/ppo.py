@@ -28,7 +28,7 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
-from rljax.networks import distributions, memories, normalise, policies, torsos
+from rljax.networks import distributions, encoders, memories, normalise, policies, torsos
 from rljax.networks.heads import rollouts
 from rljax.networks.optimisation import surrogates
 from rljax.networks.torsos import TorsoSettings
@@ -41,6 +41,7 @@ class Config(
     torsos.WithMemory,
     surrogates.WithSurrogate,
     rollouts.WithRolloutValues,
+    encoders.WithCriticParts,
 ):
     """Hyperparameters."""
 
@@ -108,6 +109,7 @@ def schedule(config: Config, steps: float) -> Config:
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for what does not fit."""
     surrogates.check(config)
+    encoders.check_critic_parts(spec, config, shares(config))
     critic_hidden = config.actor_hidden if shares(config) else config.critic_hidden
     torsos.check(spec, TorsoSettings.of(config), config.actor_hidden, critic_hidden)
 
@@ -129,7 +131,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         actor = torsos.last(settings, actions.features, 0.01)
         critic = torsos.last(settings, rollouts.outputs(config))
     else:
-        actor = torsos.network(spec, settings, config.actor_hidden, actions.features, 0.01)
+        blind, features = TorsoSettings.of_actor(config), actions.features
+        actor = torsos.network(spec, blind, config.actor_hidden, features, 0.01)
         outputs = rollouts.outputs(config)
         critic = torsos.network(spec, settings, config.critic_hidden, outputs)
     actor_critic = ActorCritic(
@@ -170,14 +173,12 @@ def policy(
     state: State, networks: ActorCritic, features: Any, observation: Any
 ) -> distributions.Distribution:
     """pi(.|s) over raw actions, from features [..., m]."""
-    output = networks.actor(features)
     mask = agent.mask_of(observation)
-    return state.actions.distribution(output, networks.log_std, mask)
+    return state.actions.distribution(networks.actor(features), networks.log_std, mask)
 
 
-# [2, eq. 16]
 def with_advantages(networks: ActorCritic, batch: Transition, config: Config) -> Transition:
-    """A rollout with A and V, [T, E] each, in its extras."""
+    """A rollout with A, [2, eq. 16], and V, [T, E] each, in its extras."""
     both = memories.following(networks.torso, batch)  # features of s_t and of s'_t
     value, next_value = (networks.critic(features).mean(axis=-1) for features in both)
     advantage = buffers.generalised_advantages(
@@ -248,8 +249,7 @@ def update(
         actor_critic, metrics = actor_critic.fit(adam, loss, (rows, keys))
         return actor_critic, metrics | buffers.explained_variance(rollout)
 
-    keys = jax.random.split(key, config.num_epochs)
-    actor_critic, metrics = surrogates.passes(epoch, state.actor_critic, keys, config.target_kl)
+    actor_critic, metrics = surrogates.passes(epoch, state.actor_critic, key, config)
     penalty = surrogates.reweighted(state.penalty, metrics, config)
     return state.replace(actor_critic=actor_critic, penalty=penalty), metrics
 

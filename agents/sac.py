@@ -53,6 +53,7 @@ class Config(
     heads.WithCriticHead,
     resets.WithResets,
     policies.WithPolicyNetwork,
+    encoders.WithCriticParts,
 ):
     """Hyperparameters."""
 
@@ -112,6 +113,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_subset(config.min_critics, config.num_critics)
     heads.check_critics(config)
     encoders.check(spec, EncoderSettings.of(config))
+    encoders.check_critic_parts(spec, config)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -120,7 +122,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
     net = policies.gaussian_network(config.hidden, spec, config, *style)
-    actor = encoders.create(spec, encoding, net, key_actor)
+    actor = encoders.create(spec, encoders.of_actor(config), net, key_actor)
     size, features = (config.num_critics, config.critic_widths), heads.of_critics(config).features
     net = networks.Ensemble(*size, *style, config.layer_norm, features)
     action = jnp.zeros(spec.action_shape)

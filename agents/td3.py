@@ -40,7 +40,11 @@ from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
 @agent.config
 class Config(
-    networks.WithCritics, buffers.ReplaySettings, buffers.PrioritySettings, heads.WithCriticHead
+    networks.WithCritics,
+    buffers.ReplaySettings,
+    buffers.PrioritySettings,
+    heads.WithCriticHead,
+    encoders.WithCriticParts,
 ):
     """Hyperparameters."""
 
@@ -94,6 +98,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_subset(config.min_critics, config.num_critics)
     heads.check_critics(config)
     encoders.check(spec, EncoderSettings.of(config))
+    encoders.check_critic_parts(spec, config)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -102,7 +107,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
     net = networks.MLP(config.hidden, spec.action_size, *style)
-    actor = encoders.create(spec, encoding, net, key_actor)
+    actor = encoders.create(spec, encoders.of_actor(config), net, key_actor)
     size, features = (config.num_critics, config.critic_widths), heads.of_critics(config).features
     net = networks.Ensemble(*size, *style, config.layer_norm, features)
     action = jnp.zeros(spec.action_shape)

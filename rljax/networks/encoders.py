@@ -89,8 +89,15 @@ def of_actor(config: Any) -> EncoderSettings:
     return EncoderSettings.of(config)._replace(without=config.critic_parts)
 
 
-def check_critic_parts(spec: EnvSpec, config: WithCriticParts) -> None:
-    """Raise `ValueError` for parts that observations lack, and where the actor would see none."""
+def check_critic_parts(spec: EnvSpec, config: WithCriticParts, shared: bool = False) -> None:
+    """Raise `ValueError` for parts that observations lack, where the actor would see none, and
+    where actor and critic have a `shared` torso.
+    """
+    if config.critic_parts and shared:
+        raise ValueError(
+            "--config.critic-parts are what the actor does not see: it needs a torso of its own, "
+            "without --config.shared and --config.memory."
+        )
     parts = [part.name for part in spec.parts if part.name != MASK]
     for name in config.critic_parts:
         if name not in parts:

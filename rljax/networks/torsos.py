@@ -68,17 +68,23 @@ class TorsoSettings(NamedTuple):
     memory_hidden: tuple[int, ...] = (64,)
     memory_length: int = 64
     memory_span: int | None = None
+    without: tuple[str, ...] = ()  # parts of observations that this network does not see
 
     @classmethod
     def of(cls, config: Any, **others: Any) -> TorsoSettings:
         """By a Config, with `others` in place of its fields."""
         return cls(**same_fields(config, cls._fields) | others)
 
+    @classmethod
+    def of_actor(cls, config: Any) -> TorsoSettings:
+        """Those of an actor whose Config has `critic_parts`."""
+        return cls.of(config, without=config.critic_parts)
+
     def before(self, spec: EnvSpec, body: nn.Module) -> nn.Module:
         """`body` behind an encoder of observations; a DRC takes the pictures themselves."""
         if self.torso == "drc":
             return body
-        style = (self.activation, self.initialisation, self.layer_norm)
+        style = (self.activation, self.initialisation, self.layer_norm, self.without)
         return encoders.encoded(spec, encoders.EncoderSettings(self.encoder, *style), body)
 
 

@@ -187,14 +187,15 @@ def clipped(log_ratio: Array, advantage: Array, epsilon: Number) -> tuple[Array,
 
 
 def passes(
-    epoch: Callable[[T, Array], tuple[T, Metrics]], networks: T, keys: Array, limit: Number | None
+    epoch: Callable[[T, Array], tuple[T, Metrics]], networks: T, key: Array, settings: Any
 ) -> tuple[T, Metrics]:
-    """What `epoch(networks, key)` makes of networks, once for each key [E], and its mean metrics;
-    of `EXACT` the mean in the last pass.
+    """What `num_epochs` passes of `epoch(networks, key)` make of networks, and mean metrics; of
+    `EXACT` the mean in the last pass.
 
-    No pass follows one whose mean "actor/kl" is above `limit`. Several learners of one program
+    No pass follows one whose mean "actor/kl" is above `target_kl`. Several learners of one program
     take the time of all passes even so.
     """
+    keys, limit = jax.random.split(key, settings.num_epochs), settings.target_kl
     if limit is None:
         networks, metrics = jax.lax.scan(epoch, networks, keys)
         last = {EXACT: metrics[EXACT][-1]} if EXACT in metrics else {}

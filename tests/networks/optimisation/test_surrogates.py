@@ -173,8 +173,8 @@ def test_no_pass_follows_one_beyond_the_limit(limit: float | None, made: int) ->
         metrics = {"actor/kl": kl, surrogates.EXACT: kl, "critic/explained_variance": network}
         return network + 1.0, metrics
 
-    keys = jax.random.split(jax.random.key(0), 5)
-    network, metrics = jax.jit(lambda network: surrogates.passes(epoch, network, keys, limit))(
+    config, key = ppo.Config(target_kl=limit, num_epochs=5), jax.random.key(0)
+    network, metrics = jax.jit(lambda network: surrogates.passes(epoch, network, key, config))(
         jnp.zeros(())
     )
     assert network == made
