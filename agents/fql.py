@@ -18,6 +18,7 @@ Departs from the paper: nowhere. Targets follow the new critics; in [2], the old
 
 [1] Park et al., Flow Q-Learning, arXiv:2502.02538
 [2] github.com/seohongpark/fql
+[3] Q-learning with Adjoint Matching, arXiv:2601.14234, code
 
   rljax train fql --data ogbench/cube-single-play-singletask-v0
 """
@@ -49,6 +50,7 @@ class Config(networks.WithCritics, buffers.DatasetSettings):
     discount: Share = 0.99  # gamma; [2]
     target_rate: Share = 0.005  # rho; [2]
     target: Literal["mean", "min"] = "mean"  # of the target critics; [2]
+    pessimism: NonNegative = 0.0  # std of the critics off that mean; [3]: 0.5
     # Policy
     distillation_weight: NonNegative = 10.0  # alpha, to be tuned; [2]
     normalise_value: bool = False  # by mean |Q| in L(mu); [2]
@@ -148,7 +150,8 @@ def critic_loss(
     noise = jax.random.normal(key, batch.action.shape)
     next_action = policy(state.actor.parameters, batch.next_observation, noise)
     next_q = state.target_critic(batch.next_observation, next_action)  # [C, B]
-    next_q = next_q.mean(axis=0) if config.target == "mean" else next_q.min(axis=0)
+    pessimism = config.pessimism if config.target == "mean" else None
+    next_q = networks.lower_bound(next_q, pessimism)  # [B]
     bootstrap = config.discount * (1.0 - batch.terminated)
     target = batch.reward + bootstrap * next_q
     q = critic(batch.observation, batch.action)  # [C, B]

@@ -45,7 +45,7 @@ OUTPUT_SCALE = 0.1  # of the actor's last layer; [2]
 
 
 @agent.config
-class Config(networks.WithCritics, torsos.WithThinking):
+class Config(networks.WithCritics, networks.WithPessimism, torsos.WithThinking):
     """Hyperparameters."""
 
     # Optimisation
@@ -180,7 +180,7 @@ def guided_loss(
     observation = batch.extras["actor_observation"]
     mean = actor(observation)  # [B, A]
     action = jnp.clip(mean, -1.0, 1.0)
-    q = networks.smallest(state.critic(observation, action))  # [B]
+    q = networks.lower_bound(state.critic(observation, action), config.pessimism)  # [B]
     imitation = distance(mean, batch.action).mean()
     size = jax.lax.stop_gradient(jnp.abs(q).mean()) + 1e-6
     loss = -q.mean() / size + config.imitation_weight * imitation
@@ -198,7 +198,7 @@ def weighted_loss(
     """Distance to the actions, weighted by advantage."""
     del key
     observation = batch.extras["actor_observation"]
-    q = state.critic(observation, batch.action).min(axis=0)  # [B]
+    q = networks.lower_bound(state.critic(observation, batch.action), config.pessimism)  # [B]
     advantage = q - state.value(observation)[:, 0]
     weight = jnp.exp(config.inverse_temperature * advantage)
     weight = jnp.minimum(weight, config.max_weight)
@@ -233,7 +233,8 @@ def update(
     """One update; extras hold the actor's goals."""
     key_value, key_actor, key_critic = jax.random.split(key, 3)
     settings = TorsoSettings.of(config)
-    q = state.target_critic(batch.observation, batch.action).min(axis=0)  # [B]
+    q = state.target_critic(batch.observation, batch.action)  # [C, B]
+    q = networks.lower_bound(q, config.pessimism)  # [B]
     next_v = state.value(batch.next_observation)[:, 0]
     optimiser = networks.optimiser(config.value_lr, step, config)
     loss = torsos.progressive(value_loss, settings)

@@ -37,7 +37,7 @@ from rljax.requirements import Count, NonNegative, Share, Widths
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.DatasetSettings):
+class Config(networks.WithCritics, networks.WithPessimism, buffers.DatasetSettings):
     """Hyperparameters."""
 
     # Optimisation
@@ -168,7 +168,8 @@ def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
     """One update of value, flow, critics and targets."""
-    q = state.target_critic(batch.observation, batch.action).min(axis=0)  # [B]
+    q = state.target_critic(batch.observation, batch.action)  # [C, B]
+    q = networks.lower_bound(q, config.pessimism)  # [B]
     next_v = state.value(batch.next_observation)[:, 0]
     optimiser = networks.optimiser(config.value_lr, step, config)
     value, value_metrics = state.value.step(optimiser, value_loss, q, batch, config)

@@ -34,7 +34,7 @@ from rljax.requirements import Count, NonNegative, Share, Widths
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.DatasetSettings):
+class Config(networks.WithCritics, networks.WithPessimism, buffers.DatasetSettings):
     """Hyperparameters."""
 
     # Optimisation
@@ -142,7 +142,8 @@ def critic_loss(
     next_action = jnp.clip(next_action + smoothing, -1.0, 1.0)
     next_q = state.target_critic(batch.next_observation, next_action)  # [C, B]
     key_subset = jax.random.fold_in(key, 1)
-    next_q = networks.smallest_of_subset(next_q, config.min_critics, key_subset)  # [B]
+    next_q = networks.subset(next_q, config.min_critics, key_subset)
+    next_q = networks.lower_bound(next_q, config.pessimism)  # [B]
     distance = jnp.square(next_action - batch.extras["next_action"]).sum(axis=-1)  # [B]
     distance = jnp.where(batch.extras["has_next_action"], distance, 0.0)
     penalty = config.critic_penalty * distance
@@ -170,9 +171,9 @@ def penalty_share(step: Array, config: Config) -> Array:
 def actor_loss(
     actor: networks.Network, state: State, batch: Transition, step: Array, config: Config
 ) -> Loss:
-    """Distance to the data minus the smallest value."""
+    """Distance to the data minus value."""
     action = policy(actor, batch.observation)
-    q = networks.smallest(state.critic(batch.observation, action))  # [B]
+    q = networks.lower_bound(state.critic(batch.observation, action), config.pessimism)  # [B]
     scale = 1.0 / jax.lax.stop_gradient(jnp.abs(q).mean())
     imitation = jnp.square(action - batch.action).sum(axis=-1).mean()
     beta = config.actor_penalty * penalty_share(step, config)

@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from rljax.agent import Array, EnvSpec, Number, Transition
+from rljax.agent import Array, EnvSpec, Number, Transition, config
 from rljax.networks import heads
 from rljax.networks.layers import Encoded, Ensemble, Network, create
 from rljax.networks.optimisation.trained import Trained, parameters_of
+from rljax.requirements import NonNegative
 
 T = TypeVar("T")
 Reduction = Literal["mean", "min"]  # over critics
@@ -145,6 +146,29 @@ def smallest(values: Array, axis: int = 0) -> Array:
     index = jnp.argmin(jax.lax.stop_gradient(values), axis=axis)
     mask = jax.nn.one_hot(index, values.shape[axis], axis=axis, dtype=bool)
     return jnp.where(mask, values, 0.0).sum(axis=axis)
+
+
+@config
+class WithPessimism:
+    """Settings of what several critics say together: a base of an agent's Config."""
+
+    pessimism: NonNegative | None = (
+        None  # std off their mean, for the smallest; arXiv:2601.14234: 0.5
+    )
+
+
+def lower_bound(values: Array, pessimism: Number | None) -> Array:
+    """Critics' values [C, ...] as one [...]: their mean minus `pessimism` times their standard
+    deviation; None: the smallest.
+
+    arXiv:2601.14234, its code. The gradient is finite where all values are equal.
+    """
+    if pessimism is None:
+        return smallest(values)
+    variance = values.var(axis=0)
+    differ = variance > 0.0
+    std = jnp.where(differ, jnp.sqrt(jnp.where(differ, variance, 1.0)), 0.0)
+    return values.mean(axis=0) - pessimism * std
 
 
 def largest(values: Array, axis: int = 0) -> Array:

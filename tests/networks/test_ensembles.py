@@ -80,3 +80,21 @@ def test_slopes_are_each_members_alone(shape: tuple[int, ...]) -> None:
         assert_close(networks.member(critic, i)(observation, action), q[i : i + 1])
         total = jax.grad(lambda action, i=i: critic(observation, action)[i].sum())
         assert_close(slope[i], total(action), rtol=1e-4)
+
+
+def test_a_lower_bound_is_the_mean_minus_deviations() -> None:
+    """As numpy.std, which divides by the number of critics; and finite slopes where all agree."""
+    values = np.random.default_rng(0).normal(size=(10, 7))
+    bound = networks.lower_bound(jnp.asarray(values, jnp.float32), 0.5)
+    expected = values.mean(axis=0) - 0.5 * values.std(axis=0)
+    np.testing.assert_allclose(bound, expected, rtol=1e-5)
+    smallest = networks.lower_bound(jnp.asarray(values), None)
+    np.testing.assert_array_equal(smallest, jnp.asarray(values).min(axis=0))
+    slope = jax.grad(lambda x: networks.lower_bound(x, 0.5).sum())
+    h = 1e-3
+    one = np.zeros_like(values)
+    one[3, 2] = h
+    difference = [(x.mean(0) - 0.5 * x.std(0)).sum() for x in (values + one, values - one)]
+    actual = slope(jnp.asarray(values, jnp.float32))[3, 2]
+    np.testing.assert_allclose(actual, (difference[0] - difference[1]) / (2 * h), rtol=1e-4)
+    np.testing.assert_allclose(slope(jnp.ones((4, 2))), 0.25)
