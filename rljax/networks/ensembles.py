@@ -152,9 +152,7 @@ def smallest(values: Array, axis: int = 0) -> Array:
 class WithPessimism:
     """Settings of what several critics say together: a base of an agent's Config."""
 
-    pessimism: NonNegative | None = (
-        None  # std off their mean, for the smallest; arXiv:2601.14234: 0.5
-    )
+    pessimism: NonNegative | None = None  # std off their mean; None: the smallest; QAM: 0.5
 
 
 def lower_bound(values: Array, pessimism: Number | None) -> Array:

@@ -37,7 +37,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -113,26 +113,36 @@ def device_memory() -> int | None:
 
 
 def ours_curve(environment: str, steps: int, shape: dict[str, Any]) -> dict[str, Any]:
-    """(wall seconds, mean return) of PPO's evaluations."""
+    """(wall seconds, mean return) of PPO's evaluations, and steps per second between them."""
     from rljax.runs import records, run
+    from scripts.studies import shared
 
     with tempfile.TemporaryDirectory() as folder:
         out = run.train(
             "ppo", environment, steps, config=shape, out=Path(folder, "run"), eval_every=steps // 10
         )
-        lines = records.read(out, "evaluations")
-    return {"curve": [(line["wall_seconds"], statistics.fmean(line["returns"])) for line in lines]}
+        lines, rate = records.read(out, "evaluations"), shared.steps_per_second(out)
+    curve = [(line["wall_seconds"], statistics.fmean(line["returns"])) for line in lines]
+    return {"curve": curve, "steps_per_second": rate}
 
 
 def brax_curve(environment: str, steps: int, shape: dict[str, Any]) -> dict[str, Any]:
-    """(wall seconds, mean return) of evaluations of Brax's own trainer,
-    with the settings of our preset.
+    """(wall seconds, mean return) of evaluations of Brax's own trainer with the settings of our
+    preset, and steps per second between them.
     """
     from brax import envs
     from brax.training.agents.ppo import train as ppo
 
     peers.with_old_names()
     curve: list[tuple[float, float]] = []
+    rates: list[float] = []
+
+    def note(step: int, metrics: Mapping[str, Any]) -> None:
+        del step
+        curve.append((time.perf_counter() - began, float(metrics["eval/episode_reward"])))
+        if "training/sps" in metrics:
+            rates.append(float(metrics["training/sps"]))
+
     began = time.perf_counter()
     minibatches = 32 if shape["num_envs"] > 100 else 2
     ppo.train(
@@ -151,11 +161,9 @@ def brax_curve(environment: str, steps: int, shape: dict[str, Any]) -> dict[str,
         normalize_observations=True,
         num_evals=11,
         deterministic_eval=True,
-        progress_fn=lambda step, metrics: curve.append(
-            (time.perf_counter() - began, float(metrics["eval/episode_reward"]))
-        ),
+        progress_fn=note,
     )
-    return {"curve": curve}
+    return {"curve": curve, "steps_per_second": statistics.median(rates)}
 
 
 def returns(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import importlib.util
 import os
@@ -185,5 +186,13 @@ def plan(peers: Peers, rounds: int) -> dict[str, Callable[[], dict[str, Any]]]:
 WORKERS = {"our_sac": our_sac, "brax_sac": brax_sac}
 
 
+def main() -> None:
+    """Print what would be measured beside the peers that are there."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peers", type=Path, default=Path("peers"), help="folder of their code")
+    options = measuring.options_of(parser, WORKERS, rounds=3)
+    print("\n".join(plan(Peers(options.peers, {}), options.rounds)))
+
+
 if __name__ == "__main__":
-    measuring.work(WORKERS, sys.argv[2:])
+    main()

@@ -696,6 +696,10 @@ def tables() -> dict[tuple[str, str], str]:
         ("studies/combination_lock", "locks_10"): study("studies/combination_lock/locks_10"),
         ("studies/combination_lock", "locks_after"): study("studies/combination_lock/locks_after"),
         ("studies/surrogates", "surrogates"): study("studies/surrogates/surrogates"),
+        **{
+            ("studies/simulators", pair): study(f"studies/simulators/{pair}")
+            for pair in ("reppo", "fasttd3")
+        },
         ("studies/defaults", "reach"): study("studies/defaults/reach"),
         ("studies/memory", "chain"): study("studies/memory/chain"),
         ("studies/memory", "hidden"): study("studies/memory/hidden_velocities"),

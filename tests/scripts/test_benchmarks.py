@@ -23,7 +23,6 @@ from scripts.benchmarks import (
     exported,
     functions,
     grids,
-    h2o,
     measuring,
     memory,
     offline,
@@ -35,6 +34,7 @@ from scripts.benchmarks import (
     streaming,
     torsos,
 )
+from scripts.benchmarks.authors import h2o
 
 
 @pytest.fixture

@@ -39,14 +39,14 @@ EVERY = USUAL | LOSSES | {"State", "act"}
 PAIRS: dict[tuple[str, str], Pair] = {
     ("sac", "td3"): Pair(lines=172, own=EVERY),
     ("sac", "sac_discrete"): Pair(lines=217, own=EVERY | {"value"}),
-    ("sac", "tqc"): Pair(lines=85, own=EVERY - {"act", "update"} | {"value"}),
-    ("sac", "dsact"): Pair(lines=193, own=EVERY - {"act"}),
-    ("sac", "sac_lagrangian"): Pair(lines=193, own=EVERY - {"act"} | {"experience", "value"}),
+    ("sac", "tqc"): Pair(lines=88, own=EVERY - {"act", "update"} | {"value"}),
+    ("sac", "dsact"): Pair(lines=195, own=EVERY - {"act"}),
+    ("sac", "sac_lagrangian"): Pair(lines=195, own=EVERY - {"act"} | {"experience", "value"}),
     ("sac", "h2o"): Pair(lines=258, own=EVERY | {"experience", "value"}),
     ("sac", "moorl"): Pair(lines=171, own=EVERY | {"experience", "value"}),
     ("sac", "sequence_rl"): Pair(lines=226, own=EVERY | {"remember", "value"}),
     # Of offline agents normalisation is about the data.
-    ("td3", "td3_bc"): Pair(123, EVERY - {"update"} | {"experience", "value"}, NORMALISATION),
+    ("td3", "td3_bc"): Pair(129, EVERY - {"update"} | {"experience", "value"}, NORMALISATION),
     ("td3_bc", "rebrac"): Pair(lines=96, own=EVERY - {"State", "act"} | {"experience"}),
     ("iql", "riql"): Pair(lines=96, own=EVERY - {"State"} | {"experience"}),
     ("iql", "fdvl"): Pair(lines=96, own=USUAL | {"value_loss", "critic_loss"}),
@@ -68,7 +68,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ),
     ("stream_ac", "stream_td"): Pair(lines=72, own=USUAL | {"State", "optimiser", "act"}),
     ("ppo", "ppo_lagrangian"): Pair(
-        lines=205,
+        lines=213,
         own=EVERY - {"critic_loss"}
         | {"ActorCritic", "experience", "policy", "schedule", "with_advantages"},
     ),

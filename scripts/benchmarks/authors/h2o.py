@@ -2,7 +2,7 @@
 
   git clone https://github.com/t6-thu/H2O peer/H2O
   peer/bin/pip install torch numpy ml_collections
-  taskset -c 0 python scripts/benchmarks/h2o.py --peer peer/bin/python --code peer/H2O \\
+  taskset -c 0 python scripts/benchmarks/authors/h2o.py --peer peer/bin/python --code peer/H2O \\
       --output results/speed/measurements/h2o.json
 
 Sizes of HalfCheetah: observations of 17 numbers, actions of 6; random rows. Batches are 256 rows,

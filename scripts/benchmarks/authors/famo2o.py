@@ -2,7 +2,7 @@
 
   git clone https://github.com/LeapLabTHU/FamO2O peer/FamO2O
   sed -i "s/_, params = variables.pop/params = variables.pop/" peer/FamO2O/jax_iql/common.py
-  taskset -c 0 python scripts/benchmarks/famo2o.py --peer .venv/bin/python \\
+  taskset -c 0 python scripts/benchmarks/authors/famo2o.py --peer .venv/bin/python \\
       --code peer/FamO2O/jax_iql --output results/speed/measurements/famo2o.json
 
 Sizes of HalfCheetah, random rows, and the defaults of both: batches of 256 rows and networks of 2 x
@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from scripts.benchmarks import h2o
-from scripts.benchmarks.h2o import ACTIONS, BATCH, OBSERVATIONS, ROWS
+from scripts.benchmarks.authors import h2o
+from scripts.benchmarks.authors.h2o import ACTIONS, BATCH, OBSERVATIONS, ROWS
 from scripts.benchmarks.measuring import compare_with_authors, options_of, use_code
 
 

@@ -2,7 +2,7 @@
 
   git clone https://github.com/BattleWen/RO2O peer/RO2O
   peer/bin/pip install torch numpy
-  taskset -c 0 python scripts/benchmarks/ro2o.py --peer peer/bin/python \\
+  taskset -c 0 python scripts/benchmarks/authors/ro2o.py --peer peer/bin/python \\
       --code peer/RO2O/algorithms/offline/ro2o_mujoco.py \\
       --output results/speed/measurements/ro2o.json
 
@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from scripts.benchmarks import h2o
-from scripts.benchmarks.h2o import ACTIONS, BATCH, OBSERVATIONS, ROWS
+from scripts.benchmarks.authors import h2o
+from scripts.benchmarks.authors.h2o import ACTIONS, BATCH, OBSERVATIONS, ROWS
 from scripts.benchmarks.measuring import compare_with_authors, loaded, options_of
 
 
