@@ -124,16 +124,15 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     key_actor, key_critic = jax.random.split(key)
     settings = TorsoSettings.of(config)
     actions = policies.RawActions.of(spec, config.policy)
-    torso, inputs = None, spec.example()
+    outputs, torso, inputs = rollouts.outputs(config), None, spec.example()
     if shares(config):
         body = torsos.torso(spec, settings, config.actor_hidden)
         torso, inputs = memories.create(body, settings, jax.random.fold_in(key, 1), inputs)
         actor = torsos.last(settings, actions.features, 0.01)
-        critic = torsos.last(settings, rollouts.outputs(config))
+        critic = torsos.last(settings, outputs)
     else:
-        blind, features = TorsoSettings.of_actor(config), actions.features
-        actor = torsos.network(spec, blind, config.actor_hidden, features, 0.01)
-        outputs = rollouts.outputs(config)
+        of_actor, features = TorsoSettings.of_actor(config), actions.features
+        actor = torsos.network(spec, of_actor, config.actor_hidden, features, 0.01)
         critic = torsos.network(spec, settings, config.critic_hidden, outputs)
     actor_critic = ActorCritic(
         torso=torso,

@@ -181,6 +181,28 @@ class Distributional(actor_critic.ActorCritic):
         return q.min(axis=0), slope[q.argmin(axis=0), np.arange(len(action))]
 
 
+class ForManyEnvironments(Distributional):
+    """What FastTD3 and FastSAC share: AdamW, and critics of which each may count."""
+
+    def move(self, name: str, gradient: Any) -> None:
+        """One step of AdamW."""
+        rate = getattr(self.config, f"{name}_lr") * self.config.weight_decay
+        before = getattr(self, name)
+        super().move(name, gradient)
+        moved = reference.zip_map(lambda x, old: x - rate * old, getattr(self, name), before)
+        setattr(self, name, moved)
+
+    def judged(
+        self, critics: Any, observation: np.ndarray, action: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The mean over critics, or the smallest."""
+        if self.config.target_value == "smallest":
+            return super().judged(critics, observation, action)
+        pairs = [self.value(critic, observation, action) for critic in critics]
+        q, slope = (np.mean(parts, axis=0) for parts in zip(*pairs, strict=True))
+        return q, slope
+
+
 class SAC(Distributional, actor_critic.SAC):
     """SAC with a head."""
 

@@ -16,7 +16,7 @@ import pytest
 
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import fastsac
-from tests.agents import distributional, reference
+from tests.agents import actor_critic, distributional, reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 CONFIG = fastsac.Config(
@@ -53,21 +53,13 @@ def example() -> tuple[EnvSpec, fastsac.Config, Transition]:
     return SPEC, CONFIG, reference.transitions()
 
 
-class FastSAC(distributional.SAC):
+class FastSAC(distributional.ForManyEnvironments, actor_critic.SAC):
     """agents/fast_sac/fast_sac_agent.py: _update_main, _update_pol and the targets' step."""
 
     def __init__(self, state: Any, config: Any) -> None:
         super().__init__(state, config)
         for adam in self.adams.values():
             adam.decay = 0.95
-
-    def move(self, name: str, gradient: Any) -> None:
-        """One step of AdamW."""
-        rate = getattr(self.config, f"{name}_lr") * 1e-3
-        before = getattr(self, name)
-        super().move(name, gradient)
-        moved = reference.zip_map(lambda x, old: x - rate * old, getattr(self, name), before)
-        setattr(self, name, moved)
 
     def heads(self, actor: Any, observation: np.ndarray) -> tuple[Any, ...]:
         """The log std is between its limits by a tanh, whose slope comes last."""
@@ -76,13 +68,6 @@ class FastSAC(distributional.SAC):
         half = 0.5 * (self.config.log_std_max - self.config.log_std_min)
         log_std = self.config.log_std_min + half * (1.0 + np.tanh(raw))
         return mean, log_std, inputs, half * (1.0 - np.tanh(raw) ** 2)
-
-    def judged(self, critics: Any, observation: np.ndarray, action: np.ndarray) -> Any:
-        """The mean over critics, or the smallest."""
-        if self.config.target_value == "smallest":
-            return super().judged(critics, observation, action)
-        pairs = [self.value(critic, observation, action) for critic in critics]
-        return tuple(np.mean(parts, axis=0) for parts in zip(*pairs, strict=True))
 
     def update(self, batch: Transition, key: Any, step: int) -> dict[str, float]:
         key_critic, key_actor = jax.random.split(key)
@@ -147,6 +132,7 @@ def test_it_acts_from_the_first_step_and_draws_as_many_rows_of_each_environment(
 
 def test_second_moments_decay_as_set() -> None:
     """One step, after gradients 1 and 3, of AdamW without decay: by hand."""
+    assert CONFIG.weight_decay == 1e-3
     settings = dataclasses.replace(CONFIG, weight_decay=None)
     optimiser = fastsac.optimiser(0.1, 0, settings)
     state = optimiser.init(jnp.zeros(()))

@@ -16,7 +16,7 @@ from rljax import buffers
 from rljax.agent import EnvSpec, Part, Transition, check
 from rljax.agents import fastsac, fasttd3, ppo, reppo, sac, td3
 from rljax.networks import noise
-from tests.agents import actor_critic, distributional, reference
+from tests.agents import distributional, reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 CONFIG = fasttd3.Config(
@@ -55,16 +55,8 @@ def example() -> tuple[EnvSpec, fasttd3.Config, Transition]:
     return SPEC, CONFIG, reference.transitions()
 
 
-class FastTD3(distributional.Distributional, actor_critic.ActorCritic):
+class FastTD3(distributional.ForManyEnvironments):
     """fast_td3/train.py: update_main, update_pol and soft_update."""
-
-    def move(self, name: str, gradient: Any) -> None:
-        """One step of AdamW."""
-        rate = getattr(self.config, f"{name}_lr") * self.config.weight_decay
-        before = getattr(self, name)
-        super().move(name, gradient)
-        moved = reference.zip_map(lambda x, old: x - rate * old, getattr(self, name), before)
-        setattr(self, name, moved)
 
     def next_target(self, batch: Transition, action: np.ndarray, penalty: Any) -> Any:
         """Both projections; the one with the smaller mean for both, or each critic its own."""
@@ -75,12 +67,6 @@ class FastTD3(distributional.Distributional, actor_critic.ActorCritic):
         least = (own @ self.head.support).argmin(axis=0)
         target = own[least, np.arange(own.shape[1])]
         return target, metrics | {"critic/target": (target @ self.head.support).mean()}
-
-    def judged(self, critics: Any, observation: np.ndarray, action: np.ndarray) -> Any:
-        if self.config.target_value == "smallest":
-            return super().judged(critics, observation, action)
-        pairs = [self.value(critic, observation, action) for critic in critics]
-        return tuple(np.mean(parts, axis=0) for parts in zip(*pairs, strict=True))
 
     def update(self, batch: Transition, key: Any, step: int) -> dict[str, float]:
         limit, drawn = self.config.target_noise_clip, reference.noise(key, batch.action.shape)
