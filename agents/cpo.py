@@ -41,6 +41,7 @@ from flax import struct
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
 from rljax.networks import encoders, normalise, policies, torsos
+from rljax.networks.heads import rollouts
 from rljax.networks.optimisation import multipliers, trust_region
 from rljax.networks.optimisation.multipliers import ValueAndCost
 from rljax.networks.torsos import TorsoSettings
@@ -154,8 +155,7 @@ def act(
 # [2, eq. 16]
 def with_advantages(critics: ValueAndCost, batch: Transition, config: Config) -> Transition:
     """A rollout with A and V of rewards and costs, [T, E, 2]."""
-    value = critics(batch.observation)
-    next_value = critics(batch.next_observation)
+    value, next_value = rollouts.values(critics, None, batch)
     rewards = jnp.stack([batch.reward, batch.extras["cost"]], axis=-1)
     discount = jnp.stack([config.discount, config.cost_discount])
     trace_decay = jnp.stack([config.trace_decay, config.cost_trace_decay])

@@ -178,8 +178,8 @@ def policy(
 
 def with_advantages(networks: ActorCritic, batch: Transition, config: Config) -> Transition:
     """A rollout with A, [2, eq. 16], and V, [T, E] each, in its extras."""
-    both = memories.following(networks.torso, batch)  # features of s_t and of s'_t
-    value, next_value = (networks.critic(features).mean(axis=-1) for features in both)
+    both = rollouts.values(networks.critic, networks.torso, batch)
+    value, next_value = (outputs.mean(axis=-1) for outputs in both)
     advantage = buffers.generalised_advantages(
         batch, batch.reward, value, next_value, config.discount, config.trace_decay
     )

@@ -36,6 +36,7 @@ from flax import struct
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import distributions, normalise, policies, torsos
+from rljax.networks.heads import rollouts
 from rljax.networks.optimisation import multipliers, optimisers, surrogates
 from rljax.networks.optimisation.multipliers import MultiplierSettings, ValueAndCost
 from rljax.networks.torsos import TorsoSettings
@@ -166,8 +167,7 @@ def policy(state: State, networks: ActorCritic, observation: Any) -> distributio
 # [4, eq. 16]
 def with_advantages(critics: ValueAndCost, batch: Transition, config: Config) -> Transition:
     """A rollout with A and V of rewards and costs, [T, E, 2]."""
-    value = critics(batch.observation)
-    next_value = critics(batch.next_observation)
+    value, next_value = rollouts.values(critics, None, batch)
     rewards = jnp.stack([batch.reward, batch.extras["cost"]], axis=-1)
     discount = jnp.stack([config.discount, config.cost_discount])
     trace_decay = jnp.stack([config.trace_decay, config.cost_trace_decay])

@@ -34,6 +34,7 @@ from flax import struct
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import distributions, encoders, memories, torsos
+from rljax.networks.heads import rollouts
 from rljax.networks.optimisation import optimisers
 from rljax.networks.torsos import TorsoSettings
 from rljax.requirements import Count, NonNegative, Positive, Share, Widths
@@ -164,33 +165,15 @@ def best(q: Array, mask: Array | None) -> Array:
 
 
 def next_values(critic: networks.Network, batch: Transition) -> Array:
-    """V'_t [T, E] of a rollout.
-
-    Acting has computed it where the next row begins with
-    s'_t. It is missing where t was truncated, and in the
-    last row. A pass of the loop computes one per
-    environment. With a memory, it computes all.
-    """
+    """V'_t [T, E] of a rollout; acting has computed V_t."""
     if agent.MEMORY in batch.extras:
         q = memories.following(critic, batch)[1]
         return best(q, agent.mask_of(batch.next_observation))
-    value = jnp.roll(batch.extras["value"], -1, axis=0)
-    missing = batch.truncated.at[-1].set(True)  # [T, E]
-    environments = jnp.arange(missing.shape[1])
 
-    def any_missing(carry: tuple[Array, Array]) -> Array:
-        return carry[1].any()
+    def value(observation: Any) -> Array:
+        return best(critic(observation), agent.mask_of(observation))
 
-    def compute(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        value, missing = carry
-        row = missing.argmax(axis=0)  # [E], the first one
-        at = (row, environments)
-        successor = jax.tree.map(lambda x: x[at], batch.next_observation)
-        computed = best(critic(successor), agent.mask_of(successor))
-        value = value.at[at].set(jnp.where(missing[at], computed, value[at]))
-        return value, missing.at[at].set(False)
-
-    return jax.lax.while_loop(any_missing, compute, (value, missing))[0]
+    return rollouts.next_values(value, batch.extras["value"], batch)
 
 
 # [1, 2]

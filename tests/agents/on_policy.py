@@ -45,7 +45,7 @@ def rollout(seed: int, spec: EnvSpec) -> Transition:
         extras["cost"] = (generator.random(size) < 0.6).astype(np.float32)
     batch = in_rollout(reference.transitions(seed, STEPS * ENVS))
     action = jnp.asarray(raw if spec.discrete else np.clip(raw, -1, 1))
-    return batch.replace(action=action, extras=jax.tree.map(jnp.asarray, extras))
+    return continued(batch.replace(action=action, extras=jax.tree.map(jnp.asarray, extras)))
 
 
 def continued(batch: Transition) -> Transition:
