@@ -25,7 +25,7 @@ Departs from the paper: nowhere. Targets follow the new critics; in [2], the old
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -33,13 +33,13 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
-from rljax.networks import encoders, generative
+from rljax.networks import encoders, generative, policies
 from rljax.networks.encoders import EncoderSettings
 from rljax.requirements import Count, NonNegative, Share, Widths
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.DatasetSettings):
+class Config(networks.WithCritics, buffers.WithChunks, buffers.DatasetSettings):
     """Hyperparameters."""
 
     # Optimisation
@@ -95,6 +95,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters; targets are copies."""
     key_flow, key_one_step, key_critic = jax.random.split(key, 3)
+    spec = policies.chunk_spec(spec, config.chunk_length)
     observation = spec.example()
     action = jnp.zeros(spec.action_shape)
     encoding = EncoderSettings.of(config)
@@ -124,16 +125,27 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     )
 
 
+def remember(spec: EnvSpec, config: Config) -> Any:
+    """The chunk that is played."""
+    return policies.first_chunk(spec, config.chunk_length)
+
+
 def act(
-    state: State, observation: Array, key: Array, config: Config, explore: bool
-) -> tuple[Array, dict]:
+    state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
+) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O]."""
-    noise = generative.action_noise(state.spec, observation, key)
-    return policy(state.actor.parameters, observation, noise), {}
+
+    def decide() -> Array:
+        noise = generative.action_noise(state.spec, observation, key)
+        return policy(state.actor.parameters, observation, noise)
+
+    action, memory = policies.play(decide, memory, config.chunk_length)
+    return action, {}, memory
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
     """The critics' mean [...] of actions [..., A]."""
+    policies.refuse_chunks(config.chunk_length)
     return state.critic(observation, action).mean(axis=0)
 
 
@@ -152,10 +164,11 @@ def critic_loss(
     next_q = state.target_critic(batch.next_observation, next_action)  # [C, B]
     pessimism = config.pessimism if config.target == "mean" else None
     next_q = networks.lower_bound(next_q, pessimism)  # [B]
-    bootstrap = config.discount * (1.0 - batch.terminated)
+    discount = batch.extras.get("discount", config.discount)
+    bootstrap = discount * (1.0 - batch.terminated)
     target = batch.reward + bootstrap * next_q
     q = critic(batch.observation, batch.action)  # [C, B]
-    loss = jnp.square(q - target).mean()
+    loss = buffers.weighted(jnp.square(q - target), batch).mean()
     return loss, {
         "critic/loss": loss,
         "critic/q": q.mean(),
@@ -175,7 +188,10 @@ def actor_loss(
     key_flow, key_noise = jax.random.split(key)
     observation = batch.observation
     imitation = generative.flow_matching_loss(
-        lambda a, t: actor.flow(a, observation, t), batch.action, key_flow
+        lambda a, t: actor.flow(a, observation, t),
+        batch.action,
+        key_flow,
+        buffers.valid_actions(batch),
     )
     noise = jax.random.normal(key_noise, batch.action.shape)
     velocity = state.actor.parameters.flow
@@ -200,6 +216,7 @@ def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
     """One update of critics, flow, policy and targets."""
+    batch = buffers.with_chunk_return(batch, config.discount)
     key_critic, key_actor = jax.random.split(key)
     optimiser = networks.optimiser(config.critic_lr, step, config)
     critic, metrics = state.critic.step(optimiser, critic_loss, state, batch, key_critic, config)

@@ -30,7 +30,7 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
-from rljax.networks import distributions, memories, torsos
+from rljax.networks import distributions, memories, policies, torsos
 from rljax.networks.optimisation import temperatures
 from rljax.networks.torsos import TorsoSettings
 from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share, Widths
@@ -120,9 +120,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def remember(spec: EnvSpec, config: Config) -> Any:
-    """A sequence of actions, all of them played."""
-    actions = jnp.zeros((config.sequence_length, *spec.action_shape))
-    return {"actions": actions, "played": jnp.asarray(config.sequence_length, jnp.int32)}
+    """The sequence that is played."""
+    return policies.first_chunk(spec, config.sequence_length)
 
 
 def act(
@@ -131,19 +130,12 @@ def act(
     """The next actions [..., A], of new sequences if used up."""
     actor, length = state.actor.parameters, config.sequence_length
 
-    def decide() -> Array:  # [..., J, A]
-        return jnp.moveaxis(sequence(actor, observation, key, config, length, explore)[0], 0, -2)
+    def decide() -> Array:  # [..., J A]
+        actions, _ = sequence(actor, observation, key, config, length, explore)
+        return jnp.concatenate(list(actions), axis=-1)
 
-    if memory is None:
-        actions = decide()
-        played = jnp.zeros(observation.shape[:-1], jnp.int32)
-    else:
-        used_up = memory["played"] == length
-        actions = jax.lax.cond(used_up.any(), decide, lambda: memory["actions"])
-        actions = agent.choose(used_up, actions, memory["actions"])
-        played = jnp.where(used_up, 0, memory["played"])
-    action = jnp.take_along_axis(actions, played[..., None, None], axis=-2)
-    return action[..., 0, :], {}, {"actions": actions, "played": played + 1}
+    action, memory = policies.play(decide, memory, length)
+    return action, {}, memory
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:

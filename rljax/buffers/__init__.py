@@ -13,7 +13,6 @@ from rljax.buffers.dataset import (
     PartRows,
     UniformRows,
     WeightedRows,
-    trajectory_ends,
     with_weights,
 )
 from rljax.buffers.draws import EndedEpisodes, Hindsight, NStep
@@ -39,10 +38,11 @@ from rljax.buffers.rollout import (
     generalised_advantages,
     minibatches,
 )
-from rljax.buffers.rows import random_rows, rows_of
+from rljax.buffers.rows import random_rows, rows_of, trajectory_ends
 from rljax.buffers.sequences import Sequences, n_step_returns
 from rljax.buffers.storage.reward_scales import RewardScale
 from rljax.buffers.stream import Stream, StreamSettings
+from rljax.buffers.windows import WithChunks, valid_actions, with_chunk_return
 
 __all__ = [
     "PART",
@@ -76,6 +76,7 @@ __all__ = [
     "Uniform",
     "UniformRows",
     "WeightedRows",
+    "WithChunks",
     "batch_rows",
     "beside",
     "data_draw_of",
@@ -91,6 +92,8 @@ __all__ = [
     "replay_draw",
     "rows_of",
     "trajectory_ends",
+    "valid_actions",
     "weighted",
+    "with_chunk_return",
     "with_weights",
 ]

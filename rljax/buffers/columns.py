@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import Array, Transition
-from rljax.buffers.dataset import trajectory_ends
 from rljax.buffers.experience import Column, declaration
-from rljax.buffers.rows import RingRows
+from rljax.buffers.rows import RingRows, trajectory_ends
 
 BLOCK = 16  # steps read at a time
 SAME = 1e-4  # rewards that differ by less are one

@@ -24,6 +24,7 @@ from rljax.buffers.experience import (
 )
 from rljax.buffers.replay import ReplaySettings
 from rljax.buffers.rows import TerminalRows, random_rows, repeated_rows, rows_of, terminal_rows
+from rljax.buffers.windows import chunks_of_data
 from rljax.networks.inputs import OfData, Raw
 from rljax.system.hardware import nbytes
 
@@ -78,9 +79,19 @@ class DatasetDraw:
         """The draws for an iteration's batches from `number` rows, [P, U, B]; `keys` are [P]."""
         raise NotImplementedError
 
-    def take(self, data: Transition, drawn: Any) -> Transition:
-        """The batches [..., B, ...] from a data set [N, ...] for `drawn` rows."""
+    def rows(self, data: Transition, drawn: Any) -> Any:
+        """The rows [..., B] of a data set [N, ...] for what was `drawn`."""
         raise NotImplementedError
+
+    def take(self, data: Transition, drawn: Any) -> Transition:
+        """The batches [..., B, ...] from a data set [N, ...] for what was `drawn`."""
+        return rows_of(without_weights(data), self.rows(data, drawn))
+
+    def batches(self, data: Transition, drawn: Any, experience: Experience) -> Transition:
+        """As `take`, with chunks if the agent asks for them."""
+        if experience.chunk_length == 1:
+            return self.take(data, drawn)
+        return transitions(data, self.rows(data, drawn), experience)
 
     # What a draw that depends on earlier updates keeps; others keep nothing.
 
@@ -98,7 +109,8 @@ class DatasetDraw:
     def sample(self, kept: Any, data: Transition, keys: Array, experience: Dataset) -> Transition:
         """The batches of an iteration, [P, U, B, ...]; `keys` are [P]."""
         del kept
-        return self.take(data, self.random(keys, data.reward.shape[0], experience))
+        drawn = self.random(keys, data.reward.shape[0], experience)
+        return self.batches(data, drawn, experience)
 
 
 @declaration
@@ -113,8 +125,8 @@ class UniformRows(DatasetDraw):
     def random(self, keys: Array, number: int, experience: Dataset) -> Array:
         return random_rows(keys, number, experience.num_updates, experience.batch_size)
 
-    def take(self, data: Transition, drawn: Any) -> Transition:
-        return rows_of(data, drawn)
+    def rows(self, data: Transition, drawn: Array) -> Array:
+        return drawn
 
 
 class AliasDraws(NamedTuple):
@@ -133,8 +145,8 @@ class WeightedRows(DatasetDraw):
     def random(self, keys: Array, number: int, experience: Dataset) -> AliasDraws:
         return alias_draws(keys, number, experience.num_updates, experience.batch_size)
 
-    def take(self, data: Transition, drawn: AliasDraws) -> Transition:
-        return rows_of(without_weights(data), aliased(data, drawn))
+    def rows(self, data: Transition, drawn: AliasDraws) -> Any:
+        return aliased(data, drawn)
 
 
 @declaration
@@ -163,10 +175,10 @@ class PartRows(DatasetDraw):
         size = (number, experience.num_updates, experience.batch_size)
         return random_rows(key_all, *size), alias_draws(key_part, *size)
 
-    def take(self, data: Transition, drawn: tuple[Array, AliasDraws]) -> Transition:
+    def rows(self, data: Transition, drawn: tuple[Array, AliasDraws]) -> Any:
         rows = (drawn[0], aliased(data, drawn[1]))
         xp: Any = np if isinstance(rows[1], np.ndarray) else jnp
-        return rows_of(without_weights(data), xp.concatenate(rows, axis=-1))
+        return xp.concatenate(rows, axis=-1)
 
 
 @declaration
@@ -266,9 +278,14 @@ class Dataset(Experience):
         return repeated_rows(self.batch_size, rows)
 
     def batch_bytes(self, storage: Any, data: Any, num_learners: int) -> int:
-        # Pictures that are stored once are drawn as often as rows show them.
-        row = nbytes(jax.eval_shape(lambda data: rows_of(data, jnp.zeros((), jnp.int32)), data))
-        return num_learners * self.num_updates * self.batch_size * row
+        return num_learners * self.num_updates * self.batch_size * self.row_bytes(data)
+
+    def row_bytes(self, data: Transition) -> int:
+        """Bytes of a row of a batch. Pictures that are stored once are drawn as often as rows show
+        them.
+        """
+        row = jnp.zeros((), jnp.int32)
+        return nbytes(jax.eval_shape(lambda data: transitions(data, row, self), data))
 
     def idle(self, steps: int, iteration: int, on_host: bool, flag: str) -> str | None:
         return None  # every step is an update
@@ -277,7 +294,7 @@ class Dataset(Experience):
         return self.draw.prepare(super().prepare(data))
 
     def terminal_rows(self, data: Transition, most: int) -> TerminalRows | None:
-        return self.draw.terminal_rows(data, most)
+        return None if self.chunk_length > 1 else self.draw.terminal_rows(data, most)
 
     def random(self, keys: Array, number: int) -> Any:
         """See `DatasetDraw.random`."""
@@ -285,7 +302,7 @@ class Dataset(Experience):
 
     def take(self, data: Transition, drawn: Any) -> Transition:
         """See `DatasetDraw.take`."""
-        return self.draw.take(data, drawn)
+        return self.draw.batches(data, drawn, self)
 
     def create(self, example: Transition, stack: int = 1, data: Transition | None = None) -> Any:
         return None if data is None else self.draw.create(len(example.reward), data)
@@ -311,13 +328,6 @@ class DatasetSettings(ReplaySettings):
     normalise_observations: bool = False  # by the data set's mean and std
 
 
-def trajectory_ends(data: Transition) -> np.ndarray:
-    """Whether each row [N] ends a trajectory: terminated, truncated, or the data's last."""
-    ends = np.asarray(data.terminated) | np.asarray(data.truncated)
-    ends[-1] = True
-    return ends
-
-
 def with_weights(data: Transition, probability: np.ndarray) -> Transition:
     """A data set [N, ...] in NumPy with an alias table, from which `WeightedRows` draws with
     `probability` [N], rounded to multiples of 2^-32 / N.
@@ -339,12 +349,22 @@ def alias_draws(keys: Array, capacity: int, number: int, size: int) -> AliasDraw
     return AliasDraws(random_rows(key_row, capacity, number, size), bits)
 
 
-def drawn_rows(data: Transition, keys: Array, number: int, size: int) -> Transition:
-    """Random rows [P, number, size] of a data set [N, ...], by its alias table if any."""
-    shape = (data.reward.shape[0], number, size)
+def drawn_rows(data: Transition, keys: Array, size: int, experience: Experience) -> Transition:
+    """`size` random rows of a data set [N, ...] for each update, [P, U, size], by its alias table
+    if any.
+    """
+    shape = (data.reward.shape[0], experience.num_updates, size)
     if ALIAS not in data.extras:
-        return rows_of(data, random_rows(keys, *shape))
-    return rows_of(without_weights(data), aliased(data, alias_draws(keys, *shape)))
+        return transitions(data, random_rows(keys, *shape), experience)
+    return transitions(data, aliased(data, alias_draws(keys, *shape)), experience)
+
+
+def transitions(data: Transition, rows: Any, experience: Experience) -> Transition:
+    """The `rows` [...] of a data set [N, ...], as chunks if the agent asks for them."""
+    data = without_weights(data)
+    if experience.chunk_length == 1:
+        return rows_of(data, rows)
+    return chunks_of_data(data, rows, experience.chunk_length)
 
 
 def aliased(data: Transition, drawn: AliasDraws) -> Any:

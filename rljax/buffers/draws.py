@@ -21,6 +21,7 @@ from rljax.buffers.replay import (
     later_rows,
 )
 from rljax.buffers.storage.ring import ReplayBuffer
+from rljax.buffers.windows import window_of_ring
 
 BLOCK = 64  # steps of the episodes that go on, which are read at a time
 
@@ -71,21 +72,16 @@ def n_step_batch(
     ring: ReplayBuffer, rows: Array, num_envs: int, number: int, discount: Array | float
 ) -> Transition:
     """Transitions [...] over up to `number` steps from `rows` of a learner's ring; see `NStep`."""
-    data, capacity, steps = ring.data, ring.capacity, jnp.arange(number)
-    following = (rows[..., None] + num_envs * steps) % capacity  # [..., n]
-    ended = data.terminated[following] | data.truncated[following]
-    goes_on = ~ended & (steps < later_rows(ring, rows, num_envs)[..., None])
-    counts = jnp.cumprod(goes_on, axis=-1, dtype=jnp.int32)[..., :-1]
-    counts = jnp.concatenate([jnp.ones_like(rows[..., None]), counts], axis=-1)
-    length = counts.sum(axis=-1)
-    last = (rows + num_envs * (length - 1)) % capacity
+    data, window = ring.data, window_of_ring(ring, rows, num_envs, number)
+    rewards = discount ** jnp.arange(number) * data.reward[window.row]  # [..., n]
+    length = window.valid.sum(axis=-1)
     return Transition(
         observation=ring.observations(rows),
         action=data.action[rows],
-        reward=jnp.where(counts == 1, discount**steps * data.reward[following], 0.0).sum(axis=-1),
-        terminated=data.terminated[last],
-        truncated=data.truncated[last],
-        next_observation=ring.next_observations(last),
+        reward=jnp.where(window.valid, rewards, 0.0).sum(axis=-1),
+        terminated=data.terminated[window.last],
+        truncated=data.truncated[window.last],
+        next_observation=ring.next_observations(window.last),
         extras={name: x[rows] for name, x in data.extras.items()} | {"discount": discount**length},
     )
 

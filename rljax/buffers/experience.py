@@ -19,6 +19,7 @@ import numpy as np
 
 from rljax.agent import MEMORY, Array, EnvSpec, Step, Transition, float_fields, same_fields
 from rljax.buffers.rows import RingRows, TerminalRows, terminal_rows
+from rljax.buffers.windows import windowed
 from rljax.networks.inputs import Raw, Running
 
 T = TypeVar("T")
@@ -99,6 +100,7 @@ class Experience:
     signals: tuple[str, ...] = ()  # of the environment, such as a cost, in a batch's `extras`
     time_feature: bool = False  # observations end with the passed share of the time limit
     columns: tuple[Column, ...] = ()  # in the `extras` of a batch
+    chunk_length: int = 1  # steps of a row of a batch, see `rljax.buffers.windows.chunks`
 
     kind: ClassVar[str]  # its name in run folders: "replay", "rollout", "stream" or "dataset"
     metrics: ClassVar[tuple[str, ...]] = ()  # those that the learner adds to the agent's
@@ -159,8 +161,10 @@ class Experience:
         for column in self.columns:
             column.check()
         draw = getattr(self, "draw", None)
-        if (self.columns or self.signals) and draw is not None and not draw.has_columns:
-            names = ", ".join([*(type(column).__name__ for column in self.columns), *self.signals])
+        asked = [*(type(column).__name__ for column in self.columns), *self.signals]
+        asked += ["chunks"] if self.chunk_length > 1 else []
+        if asked and draw is not None and not draw.has_columns:
+            names = ", ".join(asked)
             raise ValueError(
                 f"{type(draw).__name__} draws rows without columns, and the agent asks for "
                 f"{names}. Let its `experience` ask for the one or the other."
@@ -296,10 +300,13 @@ class Experience:
         extras = dict(data.extras)
         for column in self.columns:
             extras |= column.of_data(data)
-        return data.replace(extras=extras)
+        data = data.replace(extras=extras)
+        return data if self.chunk_length == 1 else windowed(data, self.chunk_length)
 
     def terminal_rows(self, data: Transition, most: int) -> TerminalRows | None:
         """At most `most` terminal rows of a data set [N, ...], evenly spread; None without any."""
+        if self.chunk_length > 1:  # values are those of chunks
+            return None
         return terminal_rows(data, np.flatnonzero(data.terminated), most)
 
     # Storing and drawing

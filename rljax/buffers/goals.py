@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import Array, EnvSpec, Transition, shown
-from rljax.buffers.dataset import Dataset, DatasetDraw, trajectory_ends
+from rljax.buffers.dataset import Dataset, DatasetDraw
 from rljax.buffers.experience import Observed, Supply, declaration
 from rljax.buffers.rows import TerminalRows, terminal_rows
+from rljax.buffers.windows import LAST, with_last_rows
 
 Times = Literal["geometric", "even"]
-LAST = "last_row"  # in extras: the last row [N] of each row's trajectory
 
 
 class GoalRows(NamedTuple):
@@ -125,13 +125,6 @@ class Goals(DatasetDraw):
 
     def take(self, data: Transition, drawn: GoalDraws) -> Transition:
         return with_goals(data, drawn)
-
-
-def with_last_rows(data: Transition) -> Transition:
-    """A data set [N, ...] in NumPy with the last row of each row's trajectory, for `with_goals`."""
-    (last,) = np.nonzero(trajectory_ends(data))
-    rows = last[np.searchsorted(last, np.arange(len(data.reward)))]
-    return data.replace(extras={**data.extras, LAST: rows.astype(np.int32)})
 
 
 def with_goals(data: Transition, draws: GoalDraws) -> Transition:

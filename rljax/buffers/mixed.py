@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from rljax.agent import Array, Transition, choose
-from rljax.buffers.dataset import ALIAS, AliasDraws, aliased, drawn_rows, without_weights
+from rljax.buffers.dataset import ALIAS, AliasDraws, aliased, drawn_rows, transitions
 from rljax.buffers.experience import declaration
 from rljax.buffers.replay import Replay, uniform, with_columns
-from rljax.buffers.rows import rows_of
 from rljax.buffers.storage.ring import ReplayBuffer
+from rljax.buffers.windows import REWARDS
 
 
 @declaration
@@ -92,7 +92,7 @@ class Mixed(Replay):
     ) -> tuple[Transition, Transition]:
         """`offline` rows of the data set and `online` new ones, [P, U, ...] each."""
         key_offline, key_online = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
-        old = drawn_rows(data, key_offline, self.num_updates, offline)
+        old = drawn_rows(data, key_offline, offline, self)
         new = uniform(buffer, key_online, self, online, self.reward_affine)
         return _alike(old, self._as_data(new))
 
@@ -109,7 +109,7 @@ class Mixed(Replay):
             if weighted:
                 bits = jax.random.bits(key_bits, shape)
                 old_rows = aliased(data, AliasDraws(old_rows, bits))
-            old = rows_of(without_weights(data), old_rows)
+            old = transitions(data, old_rows, self)
             new_rows = row(jnp.maximum(rows - number, 0))
             new = with_columns(ring, new_rows, self, self.reward_affine)
             return choose(is_old, *_alike(old, self._as_data(new)))
@@ -118,7 +118,10 @@ class Mixed(Replay):
 
     def _as_data(self, new: Transition) -> Transition:
         scale, shift = self.reward_affine
-        return new.replace(reward=scale * new.reward + shift)
+        extras = dict(new.extras)
+        if REWARDS in extras:
+            extras[REWARDS] = scale * extras[REWARDS] + shift
+        return new.replace(reward=scale * new.reward + shift, extras=extras)
 
 
 def _alike(old: Transition, new: Transition) -> tuple[Transition, Transition]:

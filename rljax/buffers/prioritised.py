@@ -23,11 +23,10 @@ import numpy as np
 from flax import struct
 
 from rljax.agent import Array, Metrics, Transition, config, same_fields
-from rljax.buffers.dataset import Dataset, DatasetDraw, UniformRows
+from rljax.buffers.dataset import Dataset, DatasetDraw, UniformRows, transitions
 from rljax.buffers.draws import GoalSource, Hindsight, NStep, n_step_batch
 from rljax.buffers.experience import Supply, declaration
 from rljax.buffers.replay import Draw, Replay, Uniform
-from rljax.buffers.rows import rows_of
 from rljax.buffers.storage import sum_tree
 from rljax.buffers.storage.learners import PerLearner
 from rljax.buffers.storage.ring import ReplayBuffer
@@ -223,7 +222,7 @@ class PrioritisedRows(DatasetDraw):
 
         axes = (kept.axes, 0, 0)
         rows, weight = jax.vmap(draw, in_axes=axes)(kept, keys, self.correction)  # type: ignore[arg-type]
-        batch = rows_of(data, rows)
+        batch = transitions(data, rows, experience)
         return batch.replace(extras={**batch.extras, "row": rows, "weight": weight})
 
 

@@ -15,6 +15,7 @@ from rljax.buffers.experience import Experience, Supply, declaration
 from rljax.buffers.rows import RingRows, repeated_rows
 from rljax.buffers.storage.reward_scales import RewardScale, SeenReturns
 from rljax.buffers.storage.ring import ReplayBuffer
+from rljax.buffers.windows import chunks_of_ring
 from rljax.system.hardware import nbytes
 
 
@@ -131,8 +132,13 @@ def with_columns(
     experience: Replay,
     reward_affine: tuple[float, float] = AS_STORED,
 ) -> Transition:
-    """The transitions in `rows` [...] of one learner's ring, with the agent's columns."""
-    batch = ring.transitions(rows)
+    """The transitions in `rows` [...] of one learner's ring, with the agent's columns, as chunks if
+    it asks for them.
+    """
+    if experience.chunk_length > 1:
+        batch = chunks_of_ring(ring, rows, experience.num_envs, experience.chunk_length)
+    else:
+        batch = ring.transitions(rows)
     if not experience.columns:
         return batch
     later = later_rows(ring, rows, experience.num_envs)

@@ -212,7 +212,7 @@ class Rollout(Experience):
             return batch
         assert data is not None
         return batch.replace(
-            extras={**batch.extras, DATA: drawn_rows(data, keys, 1, self.data_size)}
+            extras={**batch.extras, DATA: drawn_rows(data, keys, self.data_size, self)}
         )
 
     def iterate(self, loop: Any, *arguments: Any) -> Any:

@@ -42,6 +42,13 @@ def random_rows(key: Array, capacity: Any, number: int, size: int) -> Array:
     return jax.vmap(lambda key: jax.random.randint(key, (number, size), 0, capacity))(key)
 
 
+def trajectory_ends(data: Transition) -> np.ndarray:
+    """Whether each row [N] ends a trajectory: terminated, truncated, or the data's last."""
+    ends = np.asarray(data.terminated) | np.asarray(data.truncated)
+    ends[-1] = True
+    return ends
+
+
 def spread_rows(number: int, most: int) -> np.ndarray:
     """At most `most` of the rows 0 to `number` - 1, evenly spread."""
     return np.linspace(0, number - 1, min(number, most)).round().astype(np.int64)

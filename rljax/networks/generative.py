@@ -137,13 +137,20 @@ def interpolated(noise: Array, action: Array, time: Array) -> Array:
 
 
 def flow_matching_loss(
-    velocity: Callable[[Array, Array], Array], action: Array, key: Array
+    velocity: Callable[[Array, Array], Array],
+    action: Array,
+    key: Array,
+    valid: Array | None = None,
 ) -> Array:
-    """Squared error [] of `velocity(action, time)` to lines from noise to actions [B, A] [2]."""
+    """Squared error [] of `velocity(action, time)` to lines from noise to actions [B, A] [2].
+
+    The error of numbers is 0 where they are not `valid` [B, A].
+    """
     key_noise, key_time = jax.random.split(key)
     noise = jax.random.normal(key_noise, action.shape)
     time = jax.random.uniform(key_time, action.shape[:-1])
-    return jnp.square(velocity(interpolated(noise, action, time), time) - (action - noise)).mean()
+    error = jnp.square(velocity(interpolated(noise, action, time), time) - (action - noise))
+    return (error if valid is None else error * valid).mean()
 
 
 def euler(velocity: Callable[[Array, Array], Array], noise: Array, steps: int) -> Array:

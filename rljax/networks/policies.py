@@ -7,6 +7,7 @@ them.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from rljax import networks
-from rljax.agent import Array, EnvSpec, Number, config, mask_of, same_fields
+from rljax.agent import Array, EnvSpec, Number, choose, config, mask_of, same_fields
 from rljax.networks import distributions
 from rljax.networks.distributions import Actor
 from rljax.networks.layers import MLP, Module, Network
@@ -205,3 +206,49 @@ class MeanAndSharedStd(Module):
         mean = self.mean(*inputs)
         log_std = self.param("log_std", nn.initializers.zeros_init(), (self.action_size,))
         return jnp.concatenate([mean, jnp.broadcast_to(log_std, mean.shape)], axis=-1)
+
+
+def chunk_spec(spec: EnvSpec, length: int) -> EnvSpec:
+    """The spaces of a policy whose action is a chunk, `length` actions side by side: [h A]."""
+    return dataclasses.replace(spec, action_size=length * spec.action_size)
+
+
+def first_chunk(spec: EnvSpec, length: int) -> Any:
+    """The memory of a policy that plays chunks, where an episode begins; None for single actions.
+
+    All actions of it are played: a decision follows.
+    """
+    if length == 1:
+        return None
+    actions = jnp.zeros((length, *spec.action_shape))
+    return {"actions": actions, "played": jnp.asarray(length, jnp.int32)}
+
+
+def play(decide: Callable[[], Array], memory: Any, length: int) -> tuple[Array, Any]:
+    """The next actions [..., A] of chunks, and the next memory; where all `length` actions are
+    played, of new chunks [..., h A] by `decide`.
+
+    Without a memory, the first actions of new chunks.
+    """
+
+    def new() -> Array:
+        chunk = decide()
+        return chunk.reshape(*chunk.shape[:-1], length, -1)  # [..., h, A]
+
+    if memory is None:
+        return new()[..., 0, :], None
+    is_over = memory["played"] == length
+    actions = jax.lax.cond(is_over.any(), new, lambda: memory["actions"])
+    actions = choose(is_over, actions, memory["actions"])
+    played = jnp.where(is_over, 0, memory["played"])
+    action = jnp.take_along_axis(actions, played[..., None, None], axis=-2)
+    return action[..., 0, :], {"actions": actions, "played": played + 1}
+
+
+def refuse_chunks(length: int) -> None:
+    """Raise `ValueError` for the value of one action, where critics judge chunks."""
+    if length > 1:
+        raise ValueError(
+            f"critics with --config.chunk-length {length} judge chunks, not single actions: this "
+            "needs an agent with --config.chunk-length 1."
+        )

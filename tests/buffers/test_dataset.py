@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from rljax import buffers
-from rljax.buffers.dataset import WHOLE, alias_table, trajectory_ends
+from rljax.buffers.dataset import WHOLE, alias_table
+from rljax.buffers.rows import trajectory_ends
 from tests.buffers import reference
 from tests.helpers import replay_buffers
 from tests.helpers.counting import ROWS, dataset

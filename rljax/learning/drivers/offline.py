@@ -16,12 +16,10 @@ import numpy as np
 
 from rljax.agent import Array, Transition
 from rljax.buffers import Dataset
-from rljax.buffers.rows import rows_of
 from rljax.distributed.devices import Spread
 from rljax.learning.drivers.driver import Driver, Learnt, continued, key_shapes, keys_of
 from rljax.learning.learner import Hyperparameters, Learner, LearnerState, counted
 from rljax.learning.programs import compiled, shared
-from rljax.system import hardware
 
 GROUP = 64  # most iterations whose batches are sent together
 GROUP_BYTES = 1 << 28  # of a group's batches: pictures are large
@@ -154,9 +152,7 @@ class OfflineDriver(Driver):
 
     def _group(self) -> int:
         """Iterations in `GROUP_BYTES` of batches, up to `GROUP`."""
-        row = hardware.nbytes(
-            jax.eval_shape(lambda data: rows_of(data, jnp.zeros((), jnp.int32)), self.data)
-        )
+        row = self.experience.row_bytes(self.data)
         rows = self.experience.num_updates * self.experience.batch_size
         size = row * self.learner.num_learners * rows
         return max(1, min(GROUP, GROUP_BYTES // max(1, size)))

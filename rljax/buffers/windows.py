@@ -1,0 +1,141 @@
+"""Windows: consecutive steps of one episode, from rows of data sets and replays.
+
+A chunk is a window as one transition: several actions of one decision. Li et al., Q-chunking,
+arXiv:2507.07969.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.agent import Array, Transition, config
+from rljax.buffers.rows import rows_of, trajectory_ends
+from rljax.buffers.storage.ring import ReplayBuffer
+from rljax.requirements import Count
+
+LAST = "last_row"  # in extras: the last row [N] of each row's trajectory
+REWARDS = "rewards"  # in extras of chunks: [..., h]
+VALID = "valid"  # in extras of chunks, [..., h] bool: whether a step belongs to the row's episode
+
+
+class Window(NamedTuple):
+    """Rows of h steps in order, [..., h]; beyond the episode's end, or the newest row, others."""
+
+    row: Any  # int32
+    valid: Any  # bool; the first step is
+
+    @property
+    def last(self) -> Any:
+        """The row [...] of the last valid step."""
+        xp: Any = np if isinstance(self.row, np.ndarray) else jnp
+        index = self.valid.sum(axis=-1)[..., None] - 1
+        return xp.take_along_axis(self.row, index, axis=-1)[..., 0]
+
+
+@config
+class WithChunks:
+    """Settings of actions in chunks: a base of an agent's Config."""
+
+    chunk_length: Count = 1  # h, actions of one decision; arXiv:2507.07969: 5
+
+
+def with_last_rows(data: Transition) -> Transition:
+    """A data set [N, ...] in NumPy with the last row of each row's trajectory in its extras."""
+    (last,) = np.nonzero(trajectory_ends(data))
+    rows = last[np.searchsorted(last, np.arange(len(data.reward)))]
+    return data.replace(extras={**data.extras, LAST: rows.astype(np.int32)})
+
+
+def windowed(data: Transition, length: int) -> Transition:
+    """A data set [N, ...] `with_last_rows`; raises `ValueError` without any window of `length`."""
+    data = with_last_rows(data)
+    longest = int((data.extras[LAST] - np.arange(len(data.reward))).max()) + 1
+    if longest < length:
+        raise ValueError(
+            f"--config.chunk-length is {length:,}, and the longest trajectory of the data has "
+            f"{longest:,} steps. Lower it."
+        )
+    return data
+
+
+def window_of_data(data: Transition, rows: Any, length: int) -> Window:
+    """The windows of `length` steps from `rows` [...] of a data set of `with_last_rows`."""
+    xp: Any = np if isinstance(rows, np.ndarray) else jnp
+    last = data.extras[LAST][rows][..., None]
+    following = rows[..., None] + xp.arange(length, dtype=np.int32)
+    return Window(xp.minimum(following, last), following <= last)
+
+
+def window_of_ring(ring: ReplayBuffer, rows: Array, num_envs: int, length: int) -> Window:
+    """The windows of `length` steps from `rows` [...] of one learner's ring."""
+    data, steps = ring.data, jnp.arange(length)
+    later = (ring.position - 1 - rows) % ring.capacity // num_envs  # newer rows of the environment
+    following = (rows[..., None] + num_envs * steps) % ring.capacity
+    ended = data.terminated[following] | data.truncated[following]
+    goes_on = ~ended & (steps < later[..., None])
+    valid = jnp.cumprod(goes_on, axis=-1, dtype=jnp.int32)[..., :-1] > 0
+    first = jnp.ones((*rows.shape, 1), jnp.bool_)
+    return Window(following, jnp.concatenate([first, valid], axis=-1))
+
+
+def chunks_of_data(data: Transition, rows: Any, length: int) -> Transition:
+    """The transitions in `rows` [...] of a data set of `with_last_rows`, as `chunks`."""
+    window = window_of_data(data, rows, length)
+    extras = {name: x for name, x in data.extras.items() if name != LAST}
+    batch = rows_of(data.replace(extras=extras, next_observation=None), rows)
+    return chunks(batch, data, window, rows_of(data.next_observation, window.last))
+
+
+def chunks_of_ring(ring: ReplayBuffer, rows: Array, num_envs: int, length: int) -> Transition:
+    """The transitions in `rows` [...] of one learner's ring, as `chunks`."""
+    window = window_of_ring(ring, rows, num_envs, length)
+    batch = ring.transitions(rows)
+    return chunks(batch, ring.data, window, ring.next_observations(window.last))
+
+
+def chunks(
+    batch: Transition, data: Transition, window: Window, next_observation: Any
+) -> Transition:
+    """Transitions [...] over h steps of `data` [N, ...].
+
+    `action` is [..., h A], with actions of no meaning where `extras["valid"]` [..., h] is False.
+    `terminated`, `truncated` and `next_observation` are those of the last valid step, and `reward`
+    the first one's. `extras["rewards"]` [..., h] holds all.
+    """
+    action = data.action[window.row]
+    return batch.replace(
+        action=action.reshape(*action.shape[:-2], -1),
+        terminated=data.terminated[window.last],
+        truncated=data.truncated[window.last],
+        next_observation=next_observation,
+        extras={**batch.extras, REWARDS: data.reward[window.row], VALID: window.valid},
+    )
+
+
+def with_chunk_return(batch: Transition, discount: Array | float) -> Transition:
+    """Chunks [B] with the sum of discount^i r_i as reward, for critics; other batches as they are.
+
+    `extras["discount"]` is discount^h, and `extras["weight"]` [B] 0 where the chunk is not whole.
+    """
+    if VALID not in batch.extras:
+        return batch
+    valid = batch.extras[VALID]
+    length = valid.shape[-1]
+    powers = jnp.asarray(discount) ** jnp.arange(length)
+    whole = valid[..., -1].astype(jnp.float32)
+    weight = whole * batch.extras.get("weight", 1.0)
+    return batch.replace(
+        reward=jnp.where(valid, powers * batch.extras[REWARDS], 0.0).sum(axis=-1),
+        extras={**batch.extras, "weight": weight, "discount": jnp.asarray(discount) ** length},
+    )
+
+
+def valid_actions(batch: Transition) -> Array | None:
+    """Which numbers [B, h A] of chunks belong to the row's episode; None without chunks."""
+    if VALID not in batch.extras:
+        return None
+    valid = batch.extras[VALID]
+    return jnp.repeat(valid, batch.action.shape[-1] // valid.shape[-1], axis=-1)
