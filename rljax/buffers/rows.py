@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import MEMORY, Array, Transition
-from rljax.buffers.frames import each
+from rljax.buffers.storage.frames import each
 
 T = TypeVar("T")
 

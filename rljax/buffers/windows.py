@@ -64,9 +64,9 @@ def windowed(data: Transition, length: int) -> Transition:
 def window_of_data(data: Transition, rows: Any, length: int) -> Window:
     """The windows of `length` steps from `rows` [...] of a data set of `with_last_rows`."""
     xp: Any = np if isinstance(rows, np.ndarray) else jnp
-    last = data.extras[LAST][rows][..., None]
     following = rows[..., None] + xp.arange(length, dtype=np.int32)
-    return Window(xp.minimum(following, last), following <= last)
+    valid = following <= data.extras[LAST][rows][..., None]
+    return Window(xp.minimum(following, len(data.reward) - 1), valid)
 
 
 def window_of_ring(ring: ReplayBuffer, rows: Array, num_envs: int, length: int) -> Window:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from rljax.agent import EnvSpec, Part, Transition
-from rljax.buffers import PART, frames
+from rljax.buffers import PART
+from rljax.buffers.storage import frames
 from rljax.envs.signals import numbers
 from rljax.trust import nearest
 
@@ -39,8 +40,8 @@ class OfflineDataset:
     `next_observation` is the true successor, or the row's own observation where that of a terminal
     state was not recorded.
 
-    An observation is one array or a dictionary of arrays: uint8 pictures
-    (`rljax.buffers.frames.Frames` from 1 kB on), bool masks of allowed actions, all else float32.
+    An observation is one array or a dictionary of arrays: uint8 pictures (from 1 kB on as
+    `rljax.buffers.storage.frames.Frames`), bool masks of allowed actions, all else float32.
     Signals, such as a cost, are the transitions' `extras`: [N, K...] float32 by name.
     """
 

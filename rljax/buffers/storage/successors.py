@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from rljax.agent import Array, Transition
-from rljax.buffers.frames import LARGE
 from rljax.buffers.rows import rows_of
+from rljax.buffers.storage.frames import LARGE
 from rljax.buffers.storage.learners import PerLearner
 
 SHARE = 16  # rows of a ring for each final that is kept

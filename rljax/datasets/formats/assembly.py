@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rljax.agent import Transition
-from rljax.buffers import frames
+from rljax.buffers.storage import frames
 from rljax.datasets import dataset as base
 from rljax.datasets.dataset import FIELDS, Bounds, OfflineDataset, are_whole, as_bounds, is_unit
 from rljax.datasets.formats import schema

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rljax.buffers import frames
+from rljax.buffers.storage import frames
 from rljax.datasets.formats import schema
 from rljax.datasets.formats.text import listed, shortened
 from rljax.trust import RefusedFileError

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rljax.buffers import frames
+from rljax.buffers.storage import frames
 from rljax.datasets import dataset as base
 from rljax.datasets.dataset import OfflineDataset
 from rljax.datasets.formats import assembly, minari_arrays, minari_spaces, opened, schema, text

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rljax.buffers import frames
+from rljax.buffers.storage import frames
 from rljax.datasets import dataset as base
 from rljax.datasets.dataset import OfflineDataset
 from rljax.datasets.formats import minari_arrays

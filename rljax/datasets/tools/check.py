@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rljax.buffers import frames
+from rljax.buffers.storage import frames
 from rljax.datasets.dataset import (
     FIELDS,
     LARGEST,

@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from rljax.agent import Transition, difference, shown
-from rljax.buffers import PART, RewardTransform, frames
+from rljax.buffers import PART, RewardTransform
+from rljax.buffers.storage import frames
 from rljax.datasets.dataset import FIELDS, OfflineDataset, cut
 from rljax.trust import nearest
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from rljax import datasets, envs
 from rljax.agent import EnvSpec, Transition, mask_of
-from rljax.buffers import frames
+from rljax.buffers.storage import frames
 from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.learning.drivers.driver import TRAIN, environment_seeds
 from rljax.learning.plan.memory import require_room

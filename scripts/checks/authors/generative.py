@@ -111,6 +111,32 @@ def fql_tasks(agent: str) -> Callable[[Path], Tasks]:
     return read
 
 
+QC: dict[str, Rule] = {
+    **FLOW,
+    "target": "q_agg",
+    "num_critics": "num_qs",
+    "flow_steps": "flow_steps",
+    "chunk_length": "horizon_length",
+}
+
+
+def qc_tasks(kind: str) -> Callable[[Path], Tasks]:
+    """The README's command with chunks for one kind of actor, over the agent's file."""
+
+    def read(checkout: Path) -> Tasks:
+        defaults = readers.flat(readers.config(checkout / "agents" / "acfql.py"))
+        tasks: Tasks = {}
+        for options in readers.commands(checkout / "README.md", "main.py"):
+            theirs = {key.removeprefix("agent."): value for key, value in options.items()}
+            values = {**defaults, "rewards": "none", **theirs}
+            has_chunks = values["action_chunking"] is True and values["horizon_length"] > 1
+            if has_chunks and values["actor_type"] == kind:
+                tasks[f"ogbench/{values['env_name']}"] = values
+        return tasks
+
+    return read
+
+
 GOALS: dict[Any, Any] = {True: "geometric", False: "even"}
 GCIQL: dict[str, Rule] = {
     "batch_size": "batch_size",
@@ -188,6 +214,21 @@ SOURCES = (
             "flow_steps": "flow_steps",
             "normalise_value": "normalize_q_loss",
         },
+    ),
+    Source(
+        "fql",
+        "qc",
+        "README.md, agents/acfql.py",
+        qc_tasks("distill-ddpg"),
+        {**QC, "distillation_weight": "alpha", "normalise_value": "normalize_q_loss"},
+        variant="qc",
+    ),
+    Source(
+        "qc",
+        "qc",
+        "README.md, agents/acfql.py",
+        qc_tasks("best-of-n"),
+        {**QC, "num_candidates": "actor_num_samples"},
     ),
     Source(
         "ifql",

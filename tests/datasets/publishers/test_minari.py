@@ -13,7 +13,7 @@ import pytest
 
 from rljax import datasets
 from rljax.agent import difference
-from rljax.buffers import frames
+from rljax.buffers.storage import frames
 from rljax.envs.host.spaces import Spaces
 from tests.datasets.files import arrays, findings, hdf5, load, same, without
 from tests.environments import every_space

@@ -12,7 +12,7 @@ import pytest
 
 from rljax import datasets, envs
 from rljax.agent import EnvSpec, difference
-from rljax.buffers import frames
+from rljax.buffers.storage import frames
 from rljax.cli import data
 from rljax.learning.drivers.driver import TRAIN, environment_seeds
 from rljax.runs.policies import collect

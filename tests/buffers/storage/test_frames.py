@@ -12,8 +12,8 @@ import pytest
 
 from rljax import buffers, datasets
 from rljax.agent import EnvSpec, Transition
-from rljax.buffers import frames
 from rljax.buffers.rows import rows_of
+from rljax.buffers.storage import frames
 from rljax.distributed.devices import Spread
 from rljax.networks import normalise
 

@@ -1,0 +1,224 @@
+"""The updates of QC and QC-FQL beside those of the authors' unmodified agent: the same first
+parameters, the same chunks of the same trajectories, and the same random numbers.
+
+  python scripts/updates/offline/compare_qc.py --peer qc --output results/checks/references/qc.json
+
+The folder `qc` has ColinQiyangLi/qc of GitHub at 48283b4. Their class cuts its chunks out of the
+recorded rows itself, as ours does. Every random number is the same in both. QC-FQL is FQL with
+chunks; targets of theirs follow the critics from before a step, ours the ones after it, as the page
+of FQL says: here theirs follow the new ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.agent import EnvSpec, Transition
+from rljax.agents import fql, qc
+from rljax.buffers import windows
+from rljax.networks import Network
+from scripts.updates import shared, stand_ins
+from scripts.updates.shared import ACTION, ACTOR, BATCH, OBSERVATION, distance, exact, relative
+
+LENGTH = 5
+ROWS, LONGEST = 400, 40  # of the data, and of its trajectories
+
+
+class Case(NamedTuple):
+    """Our agent, its settings and theirs."""
+
+    agent: Any
+    ours: Mapping[str, Any]
+    theirs: Mapping[str, Any]
+
+
+BEST = {"actor_type": "best-of-n", "actor_num_samples": 4}
+CASES = {
+    "QC": Case(qc, {"num_candidates": 4}, BEST),
+    "QC, the smallest critic": Case(
+        qc, {"num_candidates": 4, "target": "min"}, {**BEST, "q_agg": "min"}
+    ),
+    "QC, chunks of one": Case(qc, {"num_candidates": 4, "chunk_length": 1}, BEST),
+    "QC-FQL": Case(fql, {"distillation_weight": 100.0}, {"alpha": 100.0}),
+    "QC-FQL, ten critics": Case(
+        fql, {"distillation_weight": 1.0, "num_critics": 10}, {"alpha": 1.0, "num_qs": 10}
+    ),
+}
+
+
+def config_of(case: Case) -> Any:
+    """Our settings, in layers of the comparison's width."""
+    return case.agent.Config(hidden=ACTOR, **{"chunk_length": LENGTH, **case.ours})
+
+
+def recorded() -> Transition:
+    """Trajectories of random rows, with ends of both kinds."""
+    generator = np.random.default_rng(0)
+    ends = np.zeros(ROWS, np.bool_)
+    ends[np.cumsum(generator.integers(1, LONGEST, ROWS // LONGEST * 2)) % ROWS] = True
+    ends[-1] = True
+
+    def normal(*shape: int) -> Any:
+        return generator.normal(size=(ROWS, *shape)).astype(np.float32)
+
+    terminated = ends & (generator.random(ROWS) < 0.5)
+    rows: dict[str, Any] = {
+        "observation": normal(OBSERVATION),
+        "action": np.tanh(normal(ACTION)),
+        "reward": normal(),
+        "terminated": terminated,
+        "truncated": ends & ~terminated,
+        "next_observation": normal(OBSERVATION),
+    }
+    return Transition(**rows)
+
+
+@contextlib.contextmanager
+def same_numbers() -> Iterator[None]:
+    """Inside, JAX's random numbers depend on their number alone, whatever the key."""
+
+    def uniform(key: Any, shape: Any = (), *_: Any, **__: Any) -> Any:
+        numbers = np.random.RandomState(2).uniform(size=int(np.prod(shape)))
+        return jnp.asarray(numbers).reshape(shape)
+
+    with shared.fixed_noise(), mock.patch.object(jax.random, "uniform", uniform):
+        yield
+
+
+def their_agent(peer: Path, case: Case, config: Any) -> tuple[Any, Any]:
+    """The authors' agent, and their data set of our rows."""
+    settings = types.ModuleType("ml_collections")
+    settings.ConfigDict = dict  # type: ignore[attr-defined]
+    settings.config_dict = types.SimpleNamespace(placeholder=lambda kind: None)  # type: ignore[attr-defined]
+    with stand_ins.importing(peer, {"ml_collections": settings}) as imported:
+        module = imported("agents.acfql")
+        data = imported("utils.datasets").Dataset
+    rows = recorded()
+    options = {**module.get_config(), **case.theirs, "horizon_length": config.chunk_length}
+    options |= {"actor_hidden_dims": ACTOR, "value_hidden_dims": ACTOR}
+    options |= {"discount": config.discount, "tau": config.target_rate}
+    theirs = module.ACFQLAgent.create(0, rows.observation[0], rows.action[0], options)
+    return theirs, data.create(
+        observations=rows.observation,
+        actions=rows.action,
+        rewards=rows.reward,
+        masks=1.0 - np.asarray(rows.terminated, np.float32),
+        terminals=np.asarray(rows.terminated | rows.truncated, np.float32),
+        next_observations=rows.next_observation,
+    )
+
+
+def ours(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Our names for the layers of their network."""
+    last = f"Dense_{sum(name.startswith('Dense') for name in tree) - 1}"
+
+    def renamed(name: str) -> str:
+        name = "output" if name == last else name
+        return name.replace("Dense", "hidden").replace("LayerNorm", "norm")
+
+    return {renamed(name): dict(layer) for name, layer in tree.items()}
+
+
+def like(network: Network, tree: Mapping[str, Any]) -> Network:
+    """Our network with the numbers of theirs."""
+    if "value_net" in tree:
+        layers = {"members": ours(tree["value_net"])}
+    else:
+        body = ours(tree["mlp"])
+        # Theirs reads observations, actions and times, ours actions, times and observations.
+        kernel = jnp.roll(jnp.asarray(body["hidden_0"]["kernel"]), -OBSERVATION, axis=0)
+        body["hidden_0"] = {**body["hidden_0"], "kernel": kernel}
+        layers = {"body": body}
+    params = jax.tree.map(lambda _, new: jnp.asarray(new), network.params, layers)
+    return network.replace(params=params)
+
+
+def with_their_parameters(state: Any, params: Mapping[str, Any]) -> Any:
+    """Our State with the numbers of their networks."""
+    actor, critic = state.actor.parameters, state.critic.parameters
+    if isinstance(actor, Network):
+        actor = like(actor, params["modules_actor_bc_flow"])
+    else:
+        flow = like(actor.flow, params["modules_actor_bc_flow"])
+        one_step = like(actor.one_step, params["modules_actor_onestep_flow"])
+        actor = actor.replace(flow=flow, one_step=one_step)
+    return state.replace(
+        actor=state.actor.replace(parameters=actor),
+        critic=state.critic.replace(parameters=like(critic, params["modules_critic"])),
+        target_critic=like(state.target_critic, params["modules_target_critic"]),
+    )
+
+
+def with_new_targets(theirs: Any, rate: float) -> Any:
+    """Their agent, whose targets follow the new critics."""
+    params = theirs.network.params
+    old, new = params["modules_target_critic"], params["modules_critic"]
+    target = jax.tree.map(lambda x, y: rate * y + (1.0 - rate) * x, old, new)
+    changed = {**params, "modules_target_critic": target}
+    return theirs.replace(network=theirs.network.replace(params=changed))
+
+
+def compared(peer: Path, updates: int, case: Case) -> dict[str, float]:
+    """The largest relative differences of losses, and of parameters after all updates."""
+    config = config_of(case)
+    length, rows = config.chunk_length, recorded()
+    theirs, data = their_agent(peer, case, config)
+    theirs = exact(jax.tree.map(jnp.asarray, theirs))
+    spec = EnvSpec("test/Example-v0", (OBSERVATION,), ACTION)
+    state = exact(case.agent.init(jax.random.key(0), spec, config))
+    first = with_their_parameters(state, theirs.network.params)
+    state, differences = first, {"critic's loss": 0.0, "flow's loss": 0.0}
+    prepared = exact(jax.tree.map(jnp.asarray, windows.with_last_rows(rows)))
+    update = jax.jit(functools.partial(case.agent.update, config=config))
+    with same_numbers(), stand_ins.old_names():
+        for i in range(updates):
+            np.random.seed(i)
+            batch = data.sample_sequence(BATCH, length, config.discount)
+            np.random.seed(i)
+            drawn = np.random.randint(ROWS - length + 1, size=BATCH)
+            old = theirs.network.params["modules_target_critic"]
+            theirs, info = theirs.update(exact(jax.tree.map(jnp.asarray, batch)))
+            if case.agent is fql:
+                params = {**theirs.network.params, "modules_target_critic": old}
+                theirs = theirs.replace(network=theirs.network.replace(params=params))
+                theirs = with_new_targets(theirs, config.target_rate)
+            chunks = windows.chunks_of_data(prepared, jnp.asarray(drawn), length)
+            chunks = exact(chunks if length > 1 else plain(prepared, drawn))
+            state, metrics = update(state, chunks, jax.random.key(0), jnp.asarray(i))
+            flow = metrics.get("actor/flow", metrics["actor/loss"])
+            for name, one, other in (
+                ("critic's loss", metrics["critic/loss"], info["critic/critic_loss"]),
+                ("flow's loss", flow, info["actor/bc_flow_loss"]),
+            ):
+                differences[name] = max(differences[name], relative(one, other))
+    other = with_their_parameters(state, theirs.network.params)
+    for name in ("actor", "critic"):
+        trees = (getattr(x, name).parameters for x in (first, state, other))
+        differences[name] = distance(*trees)
+    differences["targets"] = distance(*(x.target_critic for x in (first, state, other)))
+    return differences
+
+
+def plain(data: Transition, rows: np.ndarray) -> Transition:
+    """Single transitions."""
+    extras = {name: x for name, x in data.extras.items() if name != windows.LAST}
+    return jax.tree.map(lambda x: x[rows], data.replace(extras=extras))
+
+
+def main() -> None:
+    options = shared.parser(__doc__).parse_args()
+    shared.report(options, CASES, functools.partial(compared, options.peer))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""Windows and chunks against plain loops over episodes of random lengths."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import buffers
+from rljax.agent import Transition
+from rljax.buffers import windows
+from rljax.buffers.storage.ring import ReplayBuffer
+from tests.helpers.replay_buffers import LEARNERS, Row, history, keys, sample
+
+H, ENVS, SLOTS = 4, 3, 20
+
+
+def transition(row: Row, learner: int, t: int, sign: float = 1.0) -> Transition:
+    """One step, told apart by its observation: learner, environment, step of the environment."""
+    place = np.array([learner, row.environment, t], np.float32)
+    return Transition(
+        observation=sign * place,
+        action=np.array([10 * row.environment + t / 64, learner + t / 64], np.float32),
+        reward=np.float32(row.reward),
+        terminated=np.bool_(row.terminated),
+        truncated=np.bool_(row.truncated),
+        next_observation=sign * (place + 0.5),
+    )
+
+
+def stacked(rows: Any) -> Any:
+    return jax.tree.map(lambda *x: np.stack(x), *rows)
+
+
+def recorded(rows: list[Row]) -> Transition:
+    return stacked([transition(row, 0, t) for t, row in enumerate(rows)])
+
+
+def ring(rows: list[list[Row]], sign: float = 1.0) -> ReplayBuffer:
+    """The newest `SLOTS` steps of each environment; each learner's rewards are its own."""
+
+    def at(t: int) -> Transition:
+        each = [
+            stacked([transition(one[t], learner, t, sign) for one in rows])
+            for learner in range(LEARNERS)
+        ]
+        step = stacked(each)
+        return step.replace(reward=step.reward + np.arange(LEARNERS, dtype=np.float32)[:, None])
+
+    buffer = ReplayBuffer.create(at(0), SLOTS * len(rows))
+    add = jax.jit(ReplayBuffer.add)
+    for t in range(len(rows[0])):
+        buffer = add(buffer, at(t))
+    return buffer
+
+
+def assert_chunk(one: Transition, rows: list[Row], learner: int, shift: float = 0.0) -> int:
+    """The valid steps of a chunk, which is that of the loop."""
+    begin = int(abs(one.observation[2]))
+    steps = [begin]
+    while len(steps) < H and steps[-1] + 1 < len(rows):
+        if rows[steps[-1]].terminated or rows[steps[-1]].truncated:
+            break
+        steps.append(steps[-1] + 1)
+    last = rows[steps[-1]]
+    number = len(steps)
+    np.testing.assert_array_equal(one.extras["valid"], np.arange(H) < number)
+    expected = [transition(rows[t], learner, t) for t in steps]
+    np.testing.assert_array_equal(
+        one.action.reshape(H, 2)[:number], np.stack([step.action for step in expected])
+    )
+    np.testing.assert_allclose(
+        one.extras["rewards"][:number], [step.reward + shift for step in expected], rtol=1e-6
+    )
+    assert (one.terminated, one.truncated) == (last.terminated, last.truncated)
+    np.testing.assert_array_equal(abs(one.next_observation[2]) // 1, steps[-1])
+    return number
+
+
+def each(batch: Transition) -> list[tuple[int, Transition]]:
+    """(learner, row) of batches [P, U, B, ...]."""
+    batch = jax.tree.map(np.asarray, batch)
+    places = np.ndindex(batch.reward.shape)
+    return [(place[0], jax.tree.map(lambda x, at=place: x[at], batch)) for place in places]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("on_host", [False, True])
+def test_chunks_of_a_data_set_equal_a_loop(weighted: bool, on_host: bool) -> None:
+    (rows,) = history(1, 61, seed=1)
+    declared = buffers.Dataset(batch_size=40, num_updates=3, chunk_length=H)
+    data = recorded(rows)
+    if weighted:
+        declared = declared.weighted()
+        weight = np.arange(1.0, 62.0)
+        data = buffers.with_weights(data, weight / weight.sum())
+    data = declared.prepare(data)
+    if on_host:
+        drawn = jax.tree.map(np.asarray, declared.random(keys(), len(rows)))
+        batch = declared.take(data, drawn)
+        assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(batch))
+    else:
+        batch = sample(declared, None, data, keys())
+    lengths = {assert_chunk(one, rows, 0) for _, one in each(batch)}
+    assert lengths == set(range(1, H + 1)), "of all lengths"
+    assert set(batch.extras) == {"rewards", "valid"}
+    np.testing.assert_array_equal(batch.reward, batch.extras["rewards"][..., 0])
+
+
+@pytest.mark.parametrize("steps", [11, 20, 57])
+def test_chunks_of_a_replay_equal_a_loop(steps: int) -> None:
+    """Before it is full, when it is, and when it has begun anew."""
+    rows = history(ENVS, steps, seed=2)
+    declared = buffers.Replay(
+        replay_size=SLOTS * ENVS, batch_size=64, num_envs=ENVS, num_updates=2, chunk_length=H
+    )
+    batch = sample(declared, ring(rows), None, keys())
+    seen = set()
+    for learner, one in each(batch):
+        assert one.observation[0] == learner
+        environment = int(one.observation[1])
+        assert one.observation[2] >= steps - SLOTS
+        seen.add(assert_chunk(one, rows[environment], learner, shift=learner))
+    assert seen == set(range(1, H + 1))
+
+
+@pytest.mark.slow_after(1)
+@pytest.mark.parametrize("share", [0.5, "pooled", (1.0, 0.0, 10)])
+def test_chunks_of_data_and_replay_are_mixed(share: Any) -> None:
+    (old,), (new,) = history(1, 61, seed=1), history(1, 17, seed=2)
+    declared = buffers.Mixed(
+        replay_size=SLOTS,
+        batch_size=32,
+        num_updates=2,
+        chunk_length=H,
+        offline_share=share,
+        reward_affine=(2.0, -1.0),
+    )
+    data = declared.prepare(recorded(old))
+    batch = sample(declared, ring([new], sign=-1.0), data, keys())
+    number = {True: 0, False: 0}
+    for learner, one in each(batch):
+        is_new = bool(one.next_observation[2] < 0)
+        number[is_new] += 1
+        if is_new:
+            rewards = (one.extras["rewards"] + 1.0) / 2.0  # as they were stored
+            one = one.replace(extras={**one.extras, "rewards": rewards})
+            assert_chunk(one, new, learner, shift=learner)
+        else:
+            assert_chunk(one, old, 0)
+    assert min(number.values()) > 0 or isinstance(share, tuple)
+
+
+def test_chunks_of_one_step_are_transitions_bit_for_bit() -> None:
+    (rows,) = history(1, 61, seed=1)
+    data = recorded(rows)
+    plain = buffers.Dataset(batch_size=40)
+    single = dataclasses.replace(plain, chunk_length=1)
+    batches = [sample(x, None, x.prepare(data), keys()) for x in (plain, single)]
+    jax.tree.map(np.testing.assert_array_equal, *batches)
+    batch = jax.tree.map(lambda x: x[0, 0], batches[0])
+    assert buffers.with_chunk_return(batch, 0.9) is batch
+    assert buffers.valid_actions(batch) is None
+
+
+def test_returns_of_chunks_are_discounted_sums_of_the_episode() -> None:
+    valid = np.array([[True, True, True], [True, False, False], [True, True, False]])
+    rewards = np.array([[1.0, 2.0, 4.0], [3.0, 9.0, 9.0], [5.0, 7.0, 9.0]], np.float32)
+    zeros: Any = jnp.zeros(3)
+    batch = Transition(
+        observation=zeros,
+        action=jnp.zeros((3, 6)),
+        reward=jnp.asarray(rewards[:, 0]),
+        terminated=zeros > 0,
+        truncated=zeros > 0,
+        next_observation=zeros,
+        extras={"valid": jnp.asarray(valid), "rewards": jnp.asarray(rewards)},
+    )
+    result = jax.jit(buffers.with_chunk_return)(batch, 0.5)
+    np.testing.assert_allclose(result.reward, [1 + 1 + 1, 3, 5 + 3.5])
+    np.testing.assert_allclose(result.extras["discount"], 0.125)
+    np.testing.assert_array_equal(result.extras["weight"], [1, 0, 0])
+    np.testing.assert_array_equal(buffers.valid_actions(batch), np.repeat(valid, 2, axis=-1))
+    weighted = batch.replace(extras={**batch.extras, "weight": jnp.full(3, 0.3)})
+    result = buffers.with_chunk_return(weighted, 0.5)
+    np.testing.assert_allclose(result.extras["weight"], [0.3, 0, 0])
+
+
+def test_a_chunk_longer_than_all_trajectories_is_refused() -> None:
+    (rows,) = history(1, 61, seed=1)
+    longest = max(row.time for row in rows) + 1
+    windows.windowed(recorded(rows), longest)
+    with pytest.raises(ValueError, match=f"longest trajectory of the data has {longest} steps"):
+        buffers.Dataset(batch_size=4, chunk_length=longest + 1).prepare(recorded(rows))
+
+
+def test_draws_that_know_no_chunks_refuse_them() -> None:
+    draw = buffers.NStep(steps=2, discount=0.9)
+    declared = buffers.Replay(replay_size=9, batch_size=4, chunk_length=2, draw=draw)
+    with pytest.raises(ValueError, match="NStep draws rows without columns, and the agent asks"):
+        declared.check()
