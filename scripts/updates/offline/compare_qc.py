@@ -2,6 +2,7 @@
 parameters, the same chunks of the same trajectories, and the same random numbers.
 
   python scripts/updates/offline/compare_qc.py --peer qc --output results/checks/references/qc.json
+  python scripts/updates/offline/compare_qc.py --peer qc --times --output results/speed/measurements/update-qc.json
 
 The folder `qc` has ColinQiyangLi/qc of GitHub at 48283b4. Their class cuts its chunks out of the
 recorded rows itself, as ours does. Every random number is the same in both. QC-FQL is FQL with
@@ -56,12 +57,16 @@ CASES = {
 }
 
 
+SMALL = EnvSpec("test/Example-v0", (OBSERVATION,), ACTION)
+CUBE = EnvSpec("cube-single", (28,), 5)  # whose shapes are timed
+
+
 def config_of(case: Case) -> Any:
     """Our settings, in layers of the comparison's width."""
     return case.agent.Config(hidden=ACTOR, **{"chunk_length": LENGTH, **case.ours})
 
 
-def recorded() -> Transition:
+def recorded(spec: EnvSpec = SMALL) -> Transition:
     """Trajectories of random rows, with ends of both kinds."""
     generator = np.random.default_rng(0)
     ends = np.zeros(ROWS, np.bool_)
@@ -73,12 +78,12 @@ def recorded() -> Transition:
 
     terminated = ends & (generator.random(ROWS) < 0.5)
     rows: dict[str, Any] = {
-        "observation": normal(OBSERVATION),
-        "action": np.tanh(normal(ACTION)),
+        "observation": normal(*spec.observation_shape),
+        "action": np.tanh(normal(*spec.action_shape)),
         "reward": normal(),
         "terminated": terminated,
         "truncated": ends & ~terminated,
-        "next_observation": normal(OBSERVATION),
+        "next_observation": normal(*spec.observation_shape),
     }
     return Transition(**rows)
 
@@ -95,7 +100,7 @@ def same_numbers() -> Iterator[None]:
         yield
 
 
-def their_agent(peer: Path, case: Case, config: Any) -> tuple[Any, Any]:
+def their_agent(peer: Path, case: Case, config: Any, spec: EnvSpec = SMALL) -> tuple[Any, Any]:
     """The authors' agent, and their data set of our rows."""
     settings = types.ModuleType("ml_collections")
     settings.ConfigDict = dict  # type: ignore[attr-defined]
@@ -103,9 +108,9 @@ def their_agent(peer: Path, case: Case, config: Any) -> tuple[Any, Any]:
     with stand_ins.importing(peer, {"ml_collections": settings}) as imported:
         module = imported("agents.acfql")
         data = imported("utils.datasets").Dataset
-    rows = recorded()
+    rows = recorded(spec)
     options = {**module.get_config(), **case.theirs, "horizon_length": config.chunk_length}
-    options |= {"actor_hidden_dims": ACTOR, "value_hidden_dims": ACTOR}
+    options |= {"actor_hidden_dims": config.hidden, "value_hidden_dims": config.hidden}
     options |= {"discount": config.discount, "tau": config.target_rate}
     theirs = module.ACFQLAgent.create(0, rows.observation[0], rows.action[0], options)
     return theirs, data.create(
@@ -174,8 +179,7 @@ def compared(peer: Path, updates: int, case: Case) -> dict[str, float]:
     length, rows = config.chunk_length, recorded()
     theirs, data = their_agent(peer, case, config)
     theirs = exact(jax.tree.map(jnp.asarray, theirs))
-    spec = EnvSpec("test/Example-v0", (OBSERVATION,), ACTION)
-    state = exact(case.agent.init(jax.random.key(0), spec, config))
+    state = exact(case.agent.init(jax.random.key(0), SMALL, config))
     first = with_their_parameters(state, theirs.network.params)
     state, differences = first, {"critic's loss": 0.0, "flow's loss": 0.0}
     prepared = exact(jax.tree.map(jnp.asarray, windows.with_last_rows(rows)))
@@ -215,9 +219,32 @@ def plain(data: Transition, rows: np.ndarray) -> Transition:
     return jax.tree.map(lambda x: x[rows], data.replace(extras=extras))
 
 
+def times(peer: Path) -> dict[str, Any]:
+    """See `shared.beside`: both at the authors' sizes, and in layers of 3 x 256 units."""
+    found = {}
+    for name in ("QC", "QC-FQL"):
+        for hidden in ((512,) * 4, (256,) * 3):
+            case, given = CASES[name], {"actor_num_samples": 32} if name == "QC" else {}
+            case = case._replace(theirs={**case.theirs, **given})
+            config = case.agent.Config(chunk_length=LENGTH, hidden=hidden)
+            theirs, data = their_agent(peer, case, config, CUBE)
+            batch = data.sample_sequence(config.batch_size, LENGTH, config.discount)
+            batch = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), batch)
+            rows = jnp.arange(config.batch_size)
+            prepared = jax.tree.map(jnp.asarray, windows.with_last_rows(recorded(CUBE)))
+            chunks = windows.chunks_of_data(prepared, rows, LENGTH)
+            state = jax.jit(case.agent.init, static_argnums=1)(jax.random.key(0), CUBE, config)
+            update = functools.partial(theirs.update, batch)
+            label = f"{name}, {len(hidden)} x {hidden[0]}"
+            found[label] = shared.beside(
+                update, case.agent.update, state, chunks, config, hidden[0]
+            )
+    return found
+
+
 def main() -> None:
-    options = shared.parser(__doc__).parse_args()
-    shared.report(options, CASES, functools.partial(compared, options.peer))
+    options = shared.timed_parser(__doc__).parse_args()
+    shared.report_or_time(options, CASES, compared, times, options.peer)
 
 
 if __name__ == "__main__":

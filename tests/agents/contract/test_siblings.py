@@ -44,7 +44,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ("sac", "sac_lagrangian"): Pair(lines=195, own=EVERY - {"act"} | {"experience", "value"}),
     ("sac", "h2o"): Pair(lines=258, own=EVERY | {"experience", "value"}),
     ("sac", "moorl"): Pair(lines=171, own=EVERY | {"experience", "value"}),
-    ("sac", "sequence_rl"): Pair(lines=226, own=EVERY | {"remember", "value"}),
+    ("sac", "sequence_rl"): Pair(lines=215, own=EVERY | {"remember", "value"}),
     # Of offline agents normalisation is about the data.
     ("td3", "td3_bc"): Pair(129, EVERY - {"update"} | {"experience", "value"}, NORMALISATION),
     ("td3_bc", "rebrac"): Pair(lines=96, own=EVERY - {"State", "act"} | {"experience"}),
@@ -62,6 +62,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ("dql", "ofql"): Pair(
         lines=90, own=USUAL - {"update"} | {"State", "policy", "imitation_loss", "actor_loss"}
     ),
+    ("fql", "qc"): Pair(lines=100, own=EVERY),
     ("iql", "ifql"): Pair(lines=130, own=EVERY | {"experience"}),
     ("stream_q", "stream_sarsa"): Pair(
         lines=61, own=USUAL - {"Config"} | {"State", "perceive", "act"}
