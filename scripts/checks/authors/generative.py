@@ -137,6 +137,34 @@ def qc_tasks(kind: str) -> Callable[[Path], Tasks]:
     return read
 
 
+def qam_tasks(method: str) -> Callable[[Path], Tasks]:
+    """The settings of one method in QAM's comparison, by domain, over the agent's file."""
+
+    def read(checkout: Path) -> Tasks:
+        script = checkout / "experiments" / "reproduce.py"
+        agent = readers.constant(script, "agent_files")[method]
+        defaults = readers.flat(readers.config(checkout / agent))
+        readers.says(script, "horizon_length = 5 # action chunking of length 5 for all manip")
+        readers.says(script, '"agent.discount": 0.995 if "giant" in env_name or "humanoid" in')
+        readers.says(script, '"agent.rho": 0.0 if "humanoid" in domain else 0.5')
+        readers.says(script, "'agent.num_qs': 10")
+        tasks: Tasks = {}
+        for domain, tuned in readers.constant(script, "agent_params")[method].items():
+            name = domain.removesuffix("-sparse")
+            tasks[f"ogbench/{name}-singletask-task1-v0"] = {
+                **defaults,
+                "rewards": "none",
+                "num_qs": 10,
+                "rho": 0.0 if "humanoid" in name else 0.5,
+                "discount": 0.995 if "giant" in name or "humanoid" in name else 0.99,
+                "horizon_length": 1 if "ant" in name or "humanoid" in name else 5,
+                **tuned,
+            }
+        return tasks
+
+    return read
+
+
 GOALS: dict[Any, Any] = {True: "geometric", False: "even"}
 GCIQL: dict[str, Rule] = {
     "batch_size": "batch_size",
@@ -222,6 +250,19 @@ SOURCES = (
         qc_tasks("distill-ddpg"),
         {**QC, "distillation_weight": "alpha", "normalise_value": "normalize_q_loss"},
         variant="qc",
+    ),
+    Source(
+        "fql",
+        "qam",
+        "experiments/reproduce.py, agents/fql.py",
+        qam_tasks("FQL"),
+        {
+            **{name: rule for name, rule in QC.items() if name not in ("target", "layer_norm")},
+            "layer_norm": "value_layer_norm",
+            "distillation_weight": "alpha",
+            "pessimism": "rho",
+        },
+        variant="qam",
     ),
     Source(
         "qc",

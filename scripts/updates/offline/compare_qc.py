@@ -2,7 +2,7 @@
 parameters, the same chunks of the same trajectories, and the same random numbers.
 
   python scripts/updates/offline/compare_qc.py --peer qc --output results/checks/references/qc.json
-  python scripts/updates/offline/compare_qc.py --peer qc --times --output results/speed/measurements/update-qc.json
+  python scripts/updates/offline/compare_qc.py --peer qc --times --output FILE
 
 The folder `qc` has ColinQiyangLi/qc of GitHub at 48283b4. Their class cuts its chunks out of the
 recorded rows itself, as ours does. Every random number is the same in both. QC-FQL is FQL with
