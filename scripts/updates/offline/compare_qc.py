@@ -113,7 +113,12 @@ def their_agent(peer: Path, case: Case, config: Any, spec: EnvSpec = SMALL) -> t
     options |= {"actor_hidden_dims": config.hidden, "value_hidden_dims": config.hidden}
     options |= {"discount": config.discount, "tau": config.target_rate}
     theirs = module.ACFQLAgent.create(0, rows.observation[0], rows.action[0], options)
-    return theirs, data.create(
+    return theirs, their_data(data, rows)
+
+
+def their_data(data: Any, rows: Transition) -> Any:
+    """Our rows in their class of data sets."""
+    return data.create(
         observations=rows.observation,
         actions=rows.action,
         rewards=rows.reward,
