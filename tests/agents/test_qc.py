@@ -28,6 +28,7 @@ CONFIG = qc.Config(
 CHUNKS = dataclasses.replace(CONFIG, chunk_length=H)
 PROBE = {"layer_norm": False, "chunk_length": 1, "num_candidates": 8}
 POLICY_IS_A_DRAW = True  # also without exploring
+TARGETS_LAG = True  # they follow the critics from before their step
 
 
 def example() -> Any:

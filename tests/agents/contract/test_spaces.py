@@ -95,7 +95,7 @@ def recorded(spec: contract.EnvSpec, rows: int = 8) -> datasets.OfflineDataset:
     """Data of an environment's spaces."""
     seen = jax.tree.map(lambda x: np.zeros((rows, *x.shape), x.dtype), spec.observation)
     action = np.zeros((rows, *spec.action_shape), np.int32 if spec.discrete else np.float32)
-    nothing, ends = np.zeros(rows, bool), np.arange(rows) % 4 == 3
+    nothing, ends = np.zeros(rows, bool), np.arange(rows) % 5 == 4
     known = {"choices": list(spec.choices)} if spec.choices else {"num_actions": spec.action_size}
     costs = {"cost": np.zeros(rows, np.float32)}
     rewards = np.arange(rows, dtype=np.float32)
