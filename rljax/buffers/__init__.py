@@ -42,7 +42,7 @@ from rljax.buffers.rows import random_rows, rows_of, trajectory_ends
 from rljax.buffers.sequences import Sequences, n_step_returns
 from rljax.buffers.storage.reward_scales import RewardScale
 from rljax.buffers.stream import Stream, StreamSettings
-from rljax.buffers.windows import WithChunks, valid_actions, with_chunk_return
+from rljax.buffers.windows import WithChunks, valid_actions, whole_chunks, with_chunk_return
 
 __all__ = [
     "PART",
@@ -94,6 +94,7 @@ __all__ = [
     "trajectory_ends",
     "valid_actions",
     "weighted",
+    "whole_chunks",
     "with_chunk_return",
     "with_weights",
 ]

@@ -139,3 +139,8 @@ def valid_actions(batch: Transition) -> Array | None:
         return None
     valid = batch.extras[VALID]
     return jnp.repeat(valid, batch.action.shape[-1] // valid.shape[-1], axis=-1)
+
+
+def whole_chunks(batch: Transition) -> Array | None:
+    """Which chunks [B, 1] the row's episode has whole; None without chunks."""
+    return batch.extras[VALID][..., -1:] if VALID in batch.extras else None

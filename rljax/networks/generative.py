@@ -1,11 +1,13 @@
 """Generative policies.
 
 Diffusion's steps t = 0 .. T-1 go to more noise [1]. Over [0, 1] `interpolated` and `euler` go from
-noise to data [2], `average_velocity` back [3].
+noise to data [2], `average_velocity` back [3]. Adjoint matching [4] has K steps of d = 1 / K, from
+t_i = i d, i = 0 .. K-1.
 
 [1] Ho et al., DDPM, arXiv:2006.11239
 [2] Lipman et al., Flow Matching, arXiv:2210.02747
 [3] Geng et al., Mean Flows, arXiv:2505.13447
+[4] Domingo-Enrich et al., Adjoint Matching, arXiv:2409.08861
 """
 
 from __future__ import annotations
@@ -184,6 +186,85 @@ def average_velocity(
 def logit_normal(key: Array, shape: tuple[int, ...]) -> Array:
     """MeanFlow's times in (0, 1): sigmoids of Gaussian noise."""
     return jax.nn.sigmoid(-0.4 + jax.random.normal(key, shape))
+
+
+def memoryless_std(steps: int) -> Array:
+    """sigma_i = sqrt(2 (1 - t_i + d) / (t_i + d)) [K] of [4]'s process in K `steps`."""
+    after = jnp.arange(1, steps + 1) / steps
+    return jnp.sqrt(2.0 * (1.0 - after + 2.0 / steps) / after)
+
+
+def memoryless(
+    velocity: Callable[[Array, Array], Array],
+    base: Callable[[Array, Array], Array],
+    noise: Array,
+    key: Array,
+    steps: int,
+) -> tuple[Array, Array]:
+    """The points x_i [K, ..., A] of [4]'s process from noise x_0 [..., A], and x_K [..., A].
+
+      x_{i+1} = x_i + d (2 v(x_i, t_i) - x_i / (t_i + d)) + sqrt(d) sigma_i z_i
+
+    The last step is Euler's, along `base`.
+    """
+    size, std = 1.0 / steps, memoryless_std(steps)
+    times = size * jnp.arange(steps)
+
+    def move(x: Array, inputs: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        time, std, key = inputs
+        drift = 2.0 * velocity(x, jnp.full(x.shape[:-1], time)) - x / (time + size)
+        moved = x + size * drift + jnp.sqrt(size) * std * jax.random.normal(key, x.shape)
+        return moved, x
+
+    inputs = (times[:-1], std[:-1], jax.random.split(key, steps - 1))
+    last, points = jax.lax.scan(move, noise, inputs)
+    end = last + size * base(last, jnp.full(last.shape[:-1], times[-1]))
+    return jnp.concatenate([points, last[None]]), end
+
+
+def lean_adjoints(base: Callable[[Array, Array], Array], points: Array, slope: Array) -> Array:
+    """g_i [K, ..., A] of points x_i [K, ..., A], from the `slope` g_K [..., A] at the end [4].
+
+    g_i = g_{i+1} + d g_{i+1}^T grad (2 f(x_i, t_i + d) - x_i / (t_i + d))
+    """
+    steps = len(points)
+
+    def back(slope: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
+        after, x = inputs
+        time = jnp.full(x.shape[:-1], after)
+        pull = jax.vjp(lambda x: 2.0 * base(x, time) - x / after, x)[1]
+        slope += pull(slope)[0] / steps
+        return slope, slope
+
+    after = jnp.arange(1, steps + 1) / steps
+    return jax.lax.scan(back, slope, (after, points), reverse=True)[1]
+
+
+def adjoint_matching_loss(
+    velocity: Callable[[Array, Array], Array],
+    old: Callable[[Array, Array], Array],
+    base: Callable[[Array, Array], Array],
+    gain: Callable[[Array], Array],
+    noise: Array,
+    key: Array,
+    steps: int,
+) -> Array:
+    """The loss [] of `velocity` v that tunes a flow `base` f towards a larger `gain` [] of actions.
+
+      mean sum_i |2 (v - f)(x_i, t_i) / sigma_i + sigma_i g_i|^2,   g_K = -grad gain(x_K)
+
+    The points x_i are those of `old` from noise x_0 [B, A]; [4, eq. 37 and 38].
+    """
+    points, end = memoryless(old, base, noise, key, steps)
+    slopes = lean_adjoints(base, points, -jax.grad(gain)(end))
+
+    def error(x: Array, time: Array, std: Array, slope: Array) -> Array:
+        time = jnp.full(x.shape[:-1], time)
+        change = velocity(x, time) - base(x, time)
+        return jnp.square(2.0 * change / std + std * slope).sum(axis=-1)
+
+    times = jnp.arange(steps) / steps
+    return jax.vmap(error)(points, times, memoryless_std(steps), slopes).sum(axis=0).mean()
 
 
 def repeated(spec: EnvSpec, observation: Any, number: int) -> Any:

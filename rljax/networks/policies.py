@@ -19,7 +19,7 @@ from rljax.agent import Array, EnvSpec, Number, choose, config, mask_of, same_fi
 from rljax.networks import distributions
 from rljax.networks.distributions import Actor
 from rljax.networks.layers import MLP, Module, Network
-from rljax.requirements import LogStd, NonNegative, require_order, require_range
+from rljax.requirements import LogStd, NonNegative, Real, require_order, require_range
 
 Kind = Literal["gaussian", "tanh_gaussian"]  # of continuous actions
 
@@ -206,6 +206,25 @@ class MeanAndSharedStd(Module):
         mean = self.mean(*inputs)
         log_std = self.param("log_std", nn.initializers.zeros_init(), (self.action_size,))
         return jnp.concatenate([mean, jnp.broadcast_to(log_std, mean.shape)], axis=-1)
+
+
+@config
+class WithEdits:
+    """Settings of policies that change another policy's actions: a base of an agent's Config."""
+
+    edit_scale: NonNegative = 0.1  # of the largest change; arXiv:2601.14234: 0.1 to 0.9
+    target_entropy_share: Real = 0.5  # of -A, the target; arXiv:2601.14234
+    log_std_min: LogStd = -20.0  # lower clip of log std; arXiv:2601.14234
+    log_std_max: LogStd = 2.0  # upper clip of log std; arXiv:2601.14234
+
+
+def edited(output: Array, action: Array, key: Array, settings: WithEdits) -> tuple[Array, Array]:
+    """clip(a + scale b) [..., A] for actions a [..., A], and log e(b|s, a) [...].
+
+    The outputs [..., 2 A] are means and log stds of a Gaussian whose tanh is b.
+    """
+    change, log_prob = distributions.squashed(output, settings).sample_and_log_prob(seed=key)
+    return jnp.clip(action + settings.edit_scale * change, -1.0, 1.0), jnp.asarray(log_prob)
 
 
 def chunk_spec(spec: EnvSpec, length: int) -> EnvSpec:

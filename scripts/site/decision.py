@@ -44,7 +44,7 @@ TREE = {
         ("a few demonstrations, no rewards", ["bc", "recoil"]),
         ("parts of the data are wrong", ["riql"]),
         ("discrete actions", ["iql", "cql_discrete"]),
-        ("several ways are good, as in play data", ["fql", "ifql", "qc", "ofql", "dql"]),
+        ("several ways are good, as in play data", ["fql", "qam", "qc", "ifql", "ofql", "dql"]),
         ("good parts of bad episodes must be joined", ["iql", "rebrac", "cql", "fdvl"]),
         ("continuous actions, dense rewards", ["td3_bc", "iql", "rebrac", "edac"]),
     ],

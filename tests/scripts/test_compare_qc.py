@@ -1,14 +1,16 @@
-"""The comparison of QC and QC-FQL with their authors' agent: its names, the rows, the numbers."""
+"""The comparisons of QC, QC-FQL and QAM with their authors' agents: names, rows, numbers."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from scripts.updates.offline import compare_qc
+from rljax.agents import qam
+from scripts.updates.offline import compare_qam, compare_qc
 from tests.agents import trees
 
 
@@ -59,3 +61,32 @@ def test_recorded_rows_have_ends_of_both_kinds_and_equal_numbers_do_not_depend_o
         for draw in (jax.random.uniform, jax.random.normal):
             one, other = (draw(jax.random.key(seed), (3, 2)) for seed in range(2))
             np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("form", ["flow", "fql", "edit"])
+def test_names_of_qam(form: str) -> None:
+    config = compare_qam.config_of({"form": form})
+    first, other = (qam.init(jax.random.key(seed), compare_qc.SMALL, config) for seed in range(2))
+    learnt = first.networks.parameters
+    critic = {"value_net": their_layers(learnt.critic.params["members"])}
+    theirs: dict[str, Any] = {
+        "modules_critic": critic,
+        "modules_target_critic": critic,
+        "modules_actor_slow": their_field(learnt.base),
+        "modules_target_actor_slow": their_field(learnt.base),
+        "modules_actor_fast": their_field(learnt.tuned),
+    }
+    if learnt.one_step is not None:
+        theirs["modules_one_step_actor"] = their_field(learnt.one_step)
+    if learnt.edit is not None:
+        layers = their_field(learnt.edit)["mlp"]
+        *_, last = sorted(layers)
+        output = layers.pop(last)
+        heads = {part: jnp.split(x, 2, axis=-1) for part, x in output.items()}
+        mean, log_std = ({part: x[i] for part, x in heads.items()} for i in range(2))
+        outputs = {"OutputDenseMean": mean, "OutputDenseLogStd": log_std}
+        theirs["modules_edit_actor"] = {"MLP_0": layers} | outputs
+        theirs["modules_edit_alpha"] = {"log_value": learnt.log_temperature}
+    copy = compare_qam.with_their_parameters(other, theirs)
+    assert trees.equal(copy.networks.parameters, learnt)
+    assert trees.equal(copy.target_base, learnt.base)

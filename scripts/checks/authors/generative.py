@@ -137,6 +137,29 @@ def qc_tasks(kind: str) -> Callable[[Path], Tasks]:
     return read
 
 
+def qam_form(theirs: Any) -> str:
+    """Who acts; a weight or a scale of 0 switches a form off."""
+    if theirs["fql_alpha"]:
+        return "fql"
+    return "edit" if theirs["edit_scale"] else "flow"
+
+
+QAM: dict[str, Rule] = {
+    **{name: rule for name, rule in QC.items() if name not in ("target", "layer_norm")},
+    "layer_norm": "value_layer_norm",
+    "pessimism": "rho",
+    "inverse_temperature": "inv_temp",
+    "max_grad_norm": in_words("clip_grad", {True: 1.0, False: None}),
+    "form": qam_form,
+    # Where the form is off, ours is not used.
+    "distillation_weight": lambda theirs: theirs["fql_alpha"] or 30.0,
+    "edit_scale": lambda theirs: theirs["edit_scale"] or 0.1,
+    "target_entropy_share": "edit_target_entropy_multiplier",
+}
+del QAM["actor_lr"], QAM["critic_lr"]
+QAM["learning_rate"] = "lr"
+
+
 def qam_tasks(method: str) -> Callable[[Path], Tasks]:
     """The settings of one method in QAM's comparison, by domain, over the agent's file."""
 
@@ -263,6 +286,17 @@ SOURCES = (
             "pessimism": "rho",
         },
         variant="qam",
+    ),
+    *(
+        Source(
+            "qam",
+            "qam",
+            "experiments/reproduce.py, agents/qam.py",
+            qam_tasks(method),
+            QAM,
+            variant=variant,
+        )
+        for method, variant in (("QAM", None), ("QAM_FQL", "fql"), ("QAM_EDIT", "edit"))
     ),
     Source(
         "qc",
