@@ -281,9 +281,7 @@ class Dataset(Experience):
         return num_learners * self.num_updates * self.batch_size * self.row_bytes(data)
 
     def row_bytes(self, data: Transition) -> int:
-        """Bytes of a row of a batch. Pictures that are stored once are drawn as often as rows show
-        them.
-        """
+        """As in `Experience`, also of a chunk."""
         row = jnp.zeros((), jnp.int32)
         return nbytes(jax.eval_shape(lambda data: transitions(data, row, self), data))
 

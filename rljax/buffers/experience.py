@@ -18,9 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import MEMORY, Array, EnvSpec, Step, Transition, float_fields, same_fields
-from rljax.buffers.rows import RingRows, TerminalRows, terminal_rows
+from rljax.buffers.rows import RingRows, TerminalRows, rows_of, terminal_rows
 from rljax.buffers.windows import windowed
 from rljax.networks.inputs import Raw, Running
+from rljax.system.hardware import nbytes
 
 T = TypeVar("T")
 D = TypeVar("D", bound="Experience")
@@ -264,6 +265,13 @@ class Experience:
     def host_driver(self, within: T, beside: T, one_cpu: bool) -> T:
         """The driver for environments on the host: `within` a compiled loop, or `beside` calls."""
         return within if one_cpu else beside
+
+    def row_bytes(self, data: Transition) -> int:
+        """Bytes of a drawn row of a data set [N, ...]. Pictures that are stored once are drawn as
+        often as rows show them.
+        """
+        row = jnp.zeros((), jnp.int32)
+        return nbytes(jax.eval_shape(lambda data: rows_of(data, row), data))
 
     def batch_bytes(self, storage: Any, data: Any, num_learners: int) -> int:
         """The bytes of an iteration's batches, from arrays or their shapes."""

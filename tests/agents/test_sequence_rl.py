@@ -191,7 +191,8 @@ def test_exploring_sequences_are_sampled() -> None:
     noise = np.stack([reference.noise(key, (4, 2)) for key in jax.random.split(KEY, LENGTH)])
     expected = Reference(state, CONFIG)
     actions = expected.emitted(expected.actor, observation, noise)[0]
-    _, _, memory = act(state, observation, KEY, CONFIG, explore=True)
+    memory = first_memory(sequence_rl, SPEC, CONFIG, 4)
+    _, _, memory = act(state, observation, KEY, CONFIG, explore=True, memory=memory)
     drawn = np.moveaxis(np.asarray(memory["actions"]), 1, 0)
     np.testing.assert_allclose(drawn, actions, rtol=1e-4, atol=1e-5)
 

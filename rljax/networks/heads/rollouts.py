@@ -51,7 +51,7 @@ def next_values(function: Callable[[Any], Array], values: Array, batch: Transiti
     those alone, with E observations [E, O...] at a time. Where t terminated, the value is that of
     another episode.
     """
-    steps, number = batch.reward.shape
+    steps, number = batch.truncated.shape
     rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch.next_observation)
     missing = batch.truncated.at[-1].set(True).reshape(-1)
     shifted = jnp.roll(values, -1, axis=0).reshape(-1, *values.shape[2:])

@@ -11,7 +11,6 @@ are those of distrax there, and every random number is the same in both.
 from __future__ import annotations
 
 import functools
-import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,12 +42,7 @@ def config_of(changes: Mapping[str, Any]) -> qam.Config:
 
 def their_agent(peer: Path, config: qam.Config) -> tuple[Any, Any]:
     """The authors' agent, and their data set of our rows."""
-    settings = types.ModuleType("ml_collections")
-    settings.ConfigDict = dict  # type: ignore[attr-defined]
-    settings.config_dict = types.SimpleNamespace(placeholder=lambda kind: None)  # type: ignore[attr-defined]
-    with stand_ins.importing(peer, {"ml_collections": settings}) as imported:
-        module = imported("agents.qam")
-        data = imported("utils.datasets").Dataset
+    module, data = compare_qc.their_modules(peer, "agents.qam")
     options = {**module.get_config(), "horizon_length": config.chunk_length}
     options |= {"actor_hidden_dims": config.hidden, "value_hidden_dims": config.hidden}
     options |= {"action_chunking": True, "rho": config.pessimism}

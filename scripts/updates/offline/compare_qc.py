@@ -102,18 +102,22 @@ def same_numbers() -> Iterator[None]:
 
 def their_agent(peer: Path, case: Case, config: Any, spec: EnvSpec = SMALL) -> tuple[Any, Any]:
     """The authors' agent, and their data set of our rows."""
-    settings = types.ModuleType("ml_collections")
-    settings.ConfigDict = dict  # type: ignore[attr-defined]
-    settings.config_dict = types.SimpleNamespace(placeholder=lambda kind: None)  # type: ignore[attr-defined]
-    with stand_ins.importing(peer, {"ml_collections": settings}) as imported:
-        module = imported("agents.acfql")
-        data = imported("utils.datasets").Dataset
+    module, data = their_modules(peer, "agents.acfql")
     rows = recorded(spec)
     options = {**module.get_config(), **case.theirs, "horizon_length": config.chunk_length}
     options |= {"actor_hidden_dims": config.hidden, "value_hidden_dims": config.hidden}
     options |= {"discount": config.discount, "tau": config.target_rate}
     theirs = module.ACFQLAgent.create(0, rows.observation[0], rows.action[0], options)
     return theirs, their_data(data, rows)
+
+
+def their_modules(peer: Path, name: str) -> tuple[Any, Any]:
+    """A module of their agents, and their class of data sets."""
+    settings = types.ModuleType("ml_collections")
+    settings.ConfigDict = dict  # type: ignore[attr-defined]
+    settings.config_dict = types.SimpleNamespace(placeholder=lambda kind: None)  # type: ignore[attr-defined]
+    with stand_ins.importing(peer, {"ml_collections": settings}) as imported:
+        return imported(name), imported("utils.datasets").Dataset
 
 
 def their_data(data: Any, rows: Transition) -> Any:

@@ -522,6 +522,13 @@ def test_weights_and_priorities_are_those_of_the_rows(name: str) -> None:
     trees.assert_close(metrics["priorities"], error)
 
 
+def online_network(state: Any, name: str) -> Any:
+    """A network of a State, or of those that one optimiser moves."""
+    return parameters_of(
+        getattr(state if hasattr(state, name) else state.networks.parameters, name)
+    )
+
+
 @agents
 def test_targets_follow_at_their_rate(name: str) -> None:
     one = subject(name)
@@ -532,7 +539,7 @@ def test_targets_follow_at_their_rate(name: str) -> None:
         expected = jax.tree.map(
             lambda old, new, rate=rate: (1.0 - rate) * np.asarray(old) + rate * np.asarray(new),
             getattr(one.state, target),
-            parameters_of(getattr(followed, online)),
+            online_network(followed, online),
         )
         trees.assert_close(getattr(new, target), expected, rtol=1e-6, atol=1e-7)
 
@@ -541,7 +548,7 @@ def test_targets_follow_at_their_rate(name: str) -> None:
 def test_targets_begin_equal_in_memory_of_their_own(name: str) -> None:
     one = subject(name)
     for target, online in targets(one.state):
-        assert trees.equal(getattr(one.state, target), parameters_of(getattr(one.state, online)))
+        assert trees.equal(getattr(one.state, target), online_network(one.state, online))
     leaves = one.init.trace(KEY, one.spec, one.config).jaxpr.jaxpr.outvars
     # Two leaves in one buffer cannot both be donated.
     assert len(set(map(id, leaves))) == len(leaves)

@@ -62,6 +62,8 @@ OTHERS = {
     "hnpg",
     "moorl",
     "mpo",
+    "qam",
+    "qc",
     "recoil",
     "ro2o",
     "simbav2",
@@ -165,6 +167,23 @@ def test_defaults_learn_from_choices(agent: str, tmp_path: Path) -> None:
     """Half of the actions are uniform; the mean return is -5.0."""
     data, env = str(reach.choices(tmp_path / "reach.npz")), f"{reach.__file__}:ReachDiscrete"
     assert final(train(agent, 1_500, tmp_path, env=env, data=data)) >= -3.2
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize(
+    ("agent", "smaller"),
+    [
+        pytest.param("qc", {"num_candidates": 8}, id="qc"),
+        pytest.param("qam", {"num_critics": 2}, id="qam"),
+    ],
+)
+def test_defaults_learn_with_tuned_and_chosen_flows(
+    agent: str, smaller: dict[str, Any], tmp_path: Path
+) -> None:
+    """In networks of an eighth of the default widths and a quarter of their batches."""
+    smaller |= {"hidden": (64, 64, 64), "batch_size": 64}
+    out = train(agent, 1_500, tmp_path, data=journeys(tmp_path), config=smaller)
+    assert final(out) >= LEARNT
 
 
 @pytest.mark.learn

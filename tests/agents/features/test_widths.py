@@ -26,8 +26,11 @@ def test_critics_and_values_alone_have_their_widths(name: str) -> None:
     config = dataclasses.replace(config, critic_hidden=(WIDTH,))
     contract.check(module, spec, config)
     state = jax.eval_shape(lambda key: module.init(key, spec, config), jax.random.key(0))
-    wide = {
-        str(place[0]) for place, leaf in jax.tree.leaves_with_path(state) if WIDTH in leaf.shape
-    }
-    networks = {f".{field.name}" for field in dataclasses.fields(state)}
-    assert wide == {x for x in networks if "critic" in x or "value" in x}
+    parts = [state]
+    if hasattr(state, "networks"):  # that one optimiser moves
+        parts = [state.replace(networks=None), state.networks.parameters]
+    for part in parts:
+        leaves = jax.tree.leaves_with_path(part)
+        wide = {str(place[0]) for place, leaf in leaves if WIDTH in leaf.shape}
+        networks = {f".{field.name}" for field in dataclasses.fields(part)}
+        assert wide == {x for x in networks if "critic" in x or "value" in x}
