@@ -17,10 +17,8 @@ from rljax.buffers.replay import (
     Replay,
     Uniform,
     batch_rows,
-    earlier_rows,
-    later_rows,
 )
-from rljax.buffers.storage.ring import ReplayBuffer
+from rljax.buffers.storage.ring import ReplayBuffer, earlier_rows, later_rows
 from rljax.buffers.windows import window_of_ring
 
 BLOCK = 64  # steps of the episodes that go on, which are read at a time

@@ -14,7 +14,7 @@ from rljax.buffers.augmentation import has_pictures, shifted
 from rljax.buffers.experience import Experience, Supply, declaration
 from rljax.buffers.rows import RingRows, repeated_rows
 from rljax.buffers.storage.reward_scales import RewardScale, SeenReturns
-from rljax.buffers.storage.ring import ReplayBuffer
+from rljax.buffers.storage.ring import ReplayBuffer, later_rows
 from rljax.buffers.windows import chunks_of_ring
 from rljax.system.hardware import nbytes
 
@@ -147,16 +147,6 @@ def with_columns(
     for column in experience.columns:
         extras |= column.of_replay(ring.data, at)
     return batch.replace(extras=extras)
-
-
-def later_rows(buffer: ReplayBuffer, rows: Array, num_envs: int) -> Array:
-    """For each of a ring's `rows`, the number of newer rows of its environment."""
-    return (buffer.position - 1 - rows) % buffer.capacity // num_envs
-
-
-def earlier_rows(buffer: ReplayBuffer, rows: Array, num_envs: int) -> Array:
-    """For each of a ring's `rows`, the number of older rows of its environment."""
-    return buffer.drawable // num_envs - 1 - later_rows(buffer, rows, num_envs)
 
 
 @declaration

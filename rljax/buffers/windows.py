@@ -13,7 +13,7 @@ import numpy as np
 
 from rljax.agent import Array, Transition, config
 from rljax.buffers.rows import rows_of, trajectory_ends
-from rljax.buffers.storage.ring import ReplayBuffer
+from rljax.buffers.storage.ring import ReplayBuffer, later_rows
 from rljax.requirements import Count
 
 LAST = "last_row"  # in extras: the last row [N] of each row's trajectory
@@ -72,10 +72,9 @@ def window_of_data(data: Transition, rows: Any, length: int) -> Window:
 def window_of_ring(ring: ReplayBuffer, rows: Array, num_envs: int, length: int) -> Window:
     """The windows of `length` steps from `rows` [...] of one learner's ring."""
     data, steps = ring.data, jnp.arange(length)
-    later = (ring.position - 1 - rows) % ring.capacity // num_envs  # newer rows of the environment
     following = (rows[..., None] + num_envs * steps) % ring.capacity
     ended = data.terminated[following] | data.truncated[following]
-    goes_on = ~ended & (steps < later[..., None])
+    goes_on = ~ended & (steps < later_rows(ring, rows, num_envs)[..., None])
     valid = jnp.cumprod(goes_on, axis=-1, dtype=jnp.int32)[..., :-1] > 0
     first = jnp.ones((*rows.shape, 1), jnp.bool_)
     return Window(following, jnp.concatenate([first, valid], axis=-1))

@@ -141,3 +141,13 @@ class ReplayBuffer(PerLearner):
         return rest.replace(
             observation=self.observations(rows), next_observation=self.next_observations(rows)
         )
+
+
+def later_rows(ring: ReplayBuffer, rows: Array, num_envs: int) -> Array:
+    """For each of a ring's `rows`, the number of newer rows of its environment."""
+    return (ring.position - 1 - rows) % ring.capacity // num_envs
+
+
+def earlier_rows(ring: ReplayBuffer, rows: Array, num_envs: int) -> Array:
+    """For each of a ring's `rows`, the number of older rows of its environment."""
+    return ring.drawable // num_envs - 1 - later_rows(ring, rows, num_envs)
