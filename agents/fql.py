@@ -149,6 +149,12 @@ def value(state: State, observation: Array, action: Array, config: Config) -> Ar
     return state.critic(observation, action).mean(axis=0)
 
 
+def decode(state: State, observation: Array, noise: Array, config: Config) -> Array:
+    """mu(s, z) [..., h A]."""
+    del config
+    return policy(state.actor.parameters, observation, noise)
+
+
 def policy(actor: Actor, observation: Array, noise: Array) -> Array:
     """mu(s, z) [..., A] for noise z [..., A]."""
     return jnp.clip(actor.one_step(noise, observation), -1.0, 1.0)

@@ -144,7 +144,7 @@ def act(
     return action, {}, memory
 
 
-def flow(state: State, observation: Array, noise: Array, config: Config) -> Array:
+def decode(state: State, observation: Array, noise: Array, config: Config) -> Array:
     """flow(s, z) [..., h A] along v."""
     tuned = state.networks.parameters.tuned
     return generative.euler(lambda x, t: tuned(x, observation, t), noise, config.flow_steps)
@@ -156,7 +156,7 @@ def policy(state: State, observation: Array, key: Array, config: Config) -> Arra
     noise = generative.action_noise(state.spec, observation, key_noise)
     if config.form == "fql":
         return jnp.clip(learnt.one_step(noise, observation), -1.0, 1.0)
-    action = flow(state, observation, noise, config)
+    action = decode(state, observation, noise, config)
     if config.form == "flow":
         return action
     return policies.edited(learnt.edit(action, observation), action, key_edit, config)[0]
@@ -199,7 +199,7 @@ def one_step_loss(
 ) -> Array:
     """FQL's loss [] of a one-step policy beside v."""
     noise = generative.action_noise(state.spec, batch.observation, key)
-    target = flow(state, batch.observation, noise, config)
+    target = decode(state, batch.observation, noise, config)
     action: Any = learnt.one_step(noise, batch.observation)  # pyright: ignore[reportOptionalCall]
     q = state.networks.parameters.critic(batch.observation, jnp.clip(action, -1.0, 1.0))
     return config.distillation_weight * jnp.square(action - target).mean() - q.mean()
@@ -211,7 +211,7 @@ def edit_losses(
     """L(e) [] and that of alpha []."""
     old, (key_noise, key_edit) = state.networks.parameters, jax.random.split(key)
     noise = generative.action_noise(state.spec, batch.observation, key_noise)
-    action = flow(state, batch.observation, noise, config)
+    action = decode(state, batch.observation, noise, config)
     output: Any = learnt.edit(action, batch.observation)  # pyright: ignore[reportOptionalCall]
     edited, log_prob = policies.edited(output, action, key_edit, config)
     q = old.critic(batch.observation, edited).mean(axis=0)

@@ -140,11 +140,16 @@ def value(state: State, observation: Array, action: Array, config: Config) -> Ar
     return state.critic(observation, action).mean(axis=0)
 
 
+def decode(state: State, observation: Array, noise: Array, config: Config) -> Array:
+    """flow(s, z) [..., h A]."""
+    return generative.euler(lambda a, t: state.actor(a, observation, t), noise, config.flow_steps)
+
+
 def best(state: State, observation: Array, key: Array, config: Config) -> Array:
     """best(s) [..., h A] for observations [..., O]."""
     observation = generative.repeated(state.spec, observation, config.num_candidates)
     noise = generative.action_noise(state.spec, observation, key)  # [..., N, h A]
-    chunks = generative.euler(lambda a, t: state.actor(a, observation, t), noise, config.flow_steps)
+    chunks = decode(state, observation, noise, config)
     q = combined(state.critic(observation, chunks), config)  # [..., N]
     return generative.candidate(chunks, q.argmax(axis=-1))
 

@@ -125,7 +125,12 @@ class Agent(Protocol):
       update.
     - `value(state, observation, action, config) -> Array`: the critics' value [...] of actions
       [..., A].
-    - `use_base(state, base, config) -> State` takes another run's `Base`.
+    - `decode(state, observation, noise, config) -> Array`: the actions [..., A] that a generative
+      policy makes of standard normal noise [..., A], the same at each call.
+    - `use_base(state, base, config) -> State` puts another run's `Base` beside the State before
+      the agent acts or learns, and takes it away again where it is None.
+    - `check_base(base, config)` raises `ValueError` for what cannot be its base, which is None
+      without `--base`; without this part, a base acts on single observations.
     - `acting(config) -> Acting`: what `rljax eval RUN --config.X VALUE` may change.
     - `schedule(config, steps) -> Config` turns shares of the run into steps. `steps` is the run's
       length: environment steps of each learner, or updates from a data set.
@@ -248,10 +253,7 @@ def acting(agent: Any, config: Any) -> Acting:
 
 
 class Base(struct.PyTreeNode):
-    """Another run's policy for an agent with `use_base`; a State may hold it.
-
-    Its `state` is frozen unless the agent's own optimiser changes it.
-    """
+    """Another run's policy for an agent with `use_base`: frozen, and not saved with the State."""
 
     state: Any  # of one learner
     config: Any  # floats as arrays []
@@ -259,11 +261,55 @@ class Base(struct.PyTreeNode):
     spec: EnvSpec = struct.field(pytree_node=False)  # of its training
     inputs: Any = struct.field(pytree_node=False)  # one of `rljax.networks.inputs`
     statistics: Any  # of its observations
+    base: Any = None  # the Base beside which it learnt itself, if any
+    remembers: bool = struct.field(pytree_node=False, default=False)  # it acts by more than now
 
     def act(self, observation: Array, key: Array, explore: bool = False) -> Array:
         """Actions [..., A] for the environment's observations [..., O...]."""
-        observation = self.inputs(self.statistics, observation)
-        return act(self.agent, self.state, observation, key, self.config, explore)[0]
+        state, observation = self._seeing(observation)
+        return act(self.agent, state, observation, key, self.config, explore)[0]
+
+    def decode(self, observation: Array, noise: Array) -> Array:
+        """The actions [..., A] that a generative policy makes of its noise [..., A]."""
+        state, observation = self._seeing(observation)
+        return self.agent.decode(state, observation, noise, self.config)
+
+    def _seeing(self, observation: Array) -> tuple[Any, Any]:
+        """Its State beside its own base, and observations as it sees them."""
+        state = self.state
+        if self.base is not None:
+            state = self.agent.use_base(state, self.base, self.config)
+        return state, self.inputs(self.statistics, observation)
+
+
+def require_acting(name: str, base: Base | None) -> None:
+    """Raise `ValueError` without a base whose actions depend on single observations."""
+    if base is None:
+        raise ValueError(f"agent '{name}' begins with another run's policy: give --base RUN.")
+    if base.remembers:
+        raise ValueError(
+            f"the policy of --base remembers, and agent '{name}' needs one that acts on single "
+            "observations."
+        )
+
+
+def require_decoder(name: str, base: Base | None, chunk_length: int = 1) -> None:
+    """Raise `ValueError` without a base that makes chunks of this length of noise."""
+    if base is None:
+        raise ValueError(
+            f"agent '{name}' decodes by another run's flow: give --base RUN, of qc, qam, fql or "
+            "ifql."
+        )
+    if not hasattr(base.agent, "decode"):
+        raise ValueError(
+            f"the policy of --base makes no actions of noise, which agent '{name}' needs: name a "
+            "run of qc, qam, fql or ifql."
+        )
+    length = getattr(base.config, "chunk_length", 1)
+    if length != chunk_length:
+        raise ValueError(
+            f"the policy of --base makes chunks of {length}: give --config.chunk-length {length}."
+        )
 
 
 class Weighted(struct.PyTreeNode):

@@ -51,7 +51,8 @@ ORDER = [
 ]
 OPTIONAL = ("schedule", "losses")  # the suite may have all losses of an agent, as for CPO
 # Optional functions, which stand beside `act`.
-BESIDE_ACT = ("acting", "perceive", "review", "remember", "prepare", "value", "use_base")
+BESIDE_ACT = ("acting", "perceive", "review", "remember", "prepare", "value")
+BESIDE_ACT += ("use_base", "decode")
 
 
 def misplaced(source: str) -> list[str]:

@@ -24,23 +24,30 @@ class AgentState(struct.PyTreeNode):
     state: Any  # the agent's own State
     statistics: Any  # None where observations are not normalised
     inputs: Raw = struct.field(pytree_node=False)  # how they are normalised
+    # another run's policy, while the agent acts or learns; neither learnt nor saved
+    base: Base | None = None
 
     def see(self, observation: Any) -> Any:
         """Observations [..., O...] as the agent sees them."""
         return self.inputs(self.statistics, observation)
 
 
-def create(
-    agent: Any, key: Array, spec: EnvSpec, config: Any, inputs: Raw, base: Base | None = None
-) -> AgentState:
-    """A fresh agent; `base` is another run's policy, for agents with `use_base`.
+def create(agent: Any, key: Array, spec: EnvSpec, config: Any, inputs: Raw) -> AgentState:
+    """A fresh agent.
 
     `inputs` is that of the agent's own `experience`, also online after a data set.
     """
-    state = agent.init(key, spec, config)
-    if base is not None:
-        state = agent.use_base(state, base, config)
-    return AgentState(state, inputs.create(spec), inputs)
+    return AgentState(agent.init(key, spec, config), inputs.create(spec), inputs)
+
+
+def _beside_base(agent: Any, state: AgentState, config: Any) -> Any:
+    """The agent's own State, which sees the base, if any."""
+    return state.state if state.base is None else agent.use_base(state.state, state.base, config)
+
+
+def _learnt(agent: Any, state: AgentState, inner: Any, config: Any) -> AgentState:
+    """The agent with another State of its own, which no longer sees the base."""
+    return state.replace(state=inner if state.base is None else agent.use_base(inner, None, config))
 
 
 def act(
@@ -53,7 +60,7 @@ def act(
     memory: Any = None,
 ) -> tuple[Array, dict, Any]:
     """`action`, `extras` and the next memory for observations [..., O...]."""
-    arguments = (state.state, state.see(observation), key, config, explore)
+    arguments = (_beside_base(agent, state, config), state.see(observation), key, config, explore)
     if hasattr(agent, "remember"):
         returned = agent.act(*arguments, memory)
         return returns.require_parts(agent, "act", returned, "action", "extras", "memory")
@@ -63,7 +70,8 @@ def act(
 
 def value(agent: Any, state: AgentState, observation: Any, action: Array, config: Any) -> Array:
     """The critics' values [...] of actions [..., A] for observations [..., O...]."""
-    return agent.value(state.state, state.see(observation), action, config)
+    inner = _beside_base(agent, state, config)
+    return agent.value(inner, state.see(observation), action, config)
 
 
 def update(
@@ -71,9 +79,9 @@ def update(
 ) -> tuple[AgentState, Metrics]:
     """One update of the agent on a batch as it was stored."""
     batch, statistics = state.inputs.batch(state.statistics, batch)
-    returned = agent.update(state.state, batch, key, step, config)
+    returned = agent.update(_beside_base(agent, state, config), batch, key, step, config)
     inner, metrics = returns.require_parts(agent, "update", returned, "State", "metrics")
-    return state.replace(state=inner, statistics=statistics), metrics
+    return _learnt(agent, state.replace(statistics=statistics), inner, config), metrics
 
 
 def perceives(agent: Any, inputs: Raw) -> bool:
@@ -89,8 +97,9 @@ def perceive(
     state = state.replace(statistics=statistics)
     if not hasattr(agent, "perceive"):
         return state
-    inner = agent.perceive(state.state, state.see(observation), first, config)
-    return state.replace(state=inner)
+    seen = state.see(observation)
+    inner = agent.perceive(_beside_base(agent, state, config), seen, first, config)
+    return _learnt(agent, state, inner, config)
 
 
 def reviews(agent: Any) -> bool:
@@ -101,14 +110,16 @@ def reviews(agent: Any) -> bool:
 def review(agent: Any, state: AgentState, outcome: Step, time: Array, config: Any) -> AgentState:
     """Show a step [E, ...] in which an episode may have ended; without one nothing changes."""
     ended = (outcome.terminated | outcome.truncated).any()
-    inner = agent.review(state.state, outcome, time, config)
-    return state.replace(state=choose(ended, inner, state.state))
+    before = _beside_base(agent, state, config)
+    inner = agent.review(before, outcome, time, config)
+    return _learnt(agent, state, choose(ended, inner, before), config)
 
 
 def prepare(agent: Any, state: AgentState, data: Transition, config: Any) -> AgentState:
     """Show a whole data set [N, ...] with its own observations, before any update."""
     if hasattr(agent, "prepare"):
-        state = state.replace(state=agent.prepare(state.state, data, config))
+        inner = agent.prepare(_beside_base(agent, state, config), data, config)
+        state = _learnt(agent, state, inner, config)
     return state.replace(statistics=state.inputs.prepare(state.statistics, data))
 
 

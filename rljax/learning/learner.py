@@ -72,6 +72,7 @@ class Hyperparameters(struct.PyTreeNode):
     config: Any
     experience: Experience
     inputs: Raw = struct.field(pytree_node=False)  # of observations
+    base: Base | None = None  # other runs' policies [P]
 
 
 class LearnerState(struct.PyTreeNode):
@@ -95,10 +96,11 @@ class Learner:
     spec: EnvSpec
     num_learners: int  # P
     declare: Callable[[Any], Experience] | None = None  # None: the agent's `experience`
-    base: Base | None = None  # another run's policy, for agents with `use_base`
+    base: Base | None = None  # other runs' policies [P], for agents with `use_base`
 
     def __post_init__(self) -> None:
-        identity = (Contents(self.agent), self.spec, self.num_learners, self.declare, id(self.base))
+        # Programs get the base with the hyperparameters.
+        identity = (Contents(self.agent), self.spec, self.num_learners, self.declare)
         object.__setattr__(self, "_identity", identity)
 
     def __eq__(self, other: object) -> bool:
@@ -117,7 +119,7 @@ class Learner:
         each = jax.tree.map(
             lambda x: x if jnp.ndim(x) else jnp.full(self.num_learners, x, jnp.float32), declared
         )
-        return Hyperparameters(config, each, by_agent.inputs)
+        return Hyperparameters(config, each, by_agent.inputs, self.base)
 
     def init(
         self, keys: Array, hyper: Hyperparameters, data: Transition | None = None
@@ -131,10 +133,10 @@ class Learner:
             jax.vmap(lambda key: jax.random.split(key, 3))(keys), 1, 0
         )
 
-        def create(key: Array, config: Any, base: Base | None) -> AgentState:
-            return agent_state.create(self.agent, key, self.spec, config, hyper.inputs, base)
+        def create(key: Array, config: Any) -> AgentState:
+            return agent_state.create(self.agent, key, self.spec, config, hyper.inputs)
 
-        fresh_agent = self.over_learners(create, (0, 0, None))(key_agent, config, self.base)
+        fresh_agent = self.over_learners(create)(key_agent, config)
         step = self._example_step(experience)
         example = self._example(fresh_agent, step, key_act, hyper)
         stored = experience.create(example, self.spec.stack, data)
@@ -144,14 +146,13 @@ class Learner:
             lambda x: jax.ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), batches
         )
         updated, metrics = jax.eval_shape(
-            self._update_agents, fresh_agent, batch, key_update, zero, config
+            self._update_agents, fresh_agent, batch, key_update, zero, config, hyper.base
         )
         returns.require_state(self.agent, fresh_agent.state, updated.state)
         if self.reviews:
-            each = self.over_learners(self.agent.review, (0, 0, None, 0))  # type: ignore[attr-defined]
             happened = (without_observations(step), zero)
-            reviewed = jax.eval_shape(each, fresh_agent.state, *happened, config)
-            returns.require_state(self.agent, fresh_agent.state, reviewed, "review")
+            reviewed = jax.eval_shape(self._review, fresh_agent, *happened, config, hyper.base)
+            returns.require_state(self.agent, fresh_agent.state, reviewed.state, "review")
         rows = batches.extras.get("row")
         returns.require_metrics(
             self.agent, metrics, self.num_learners, None if rows is None else rows.shape[2]
@@ -186,8 +187,9 @@ class Learner:
         if TRANSITION in state.tally.first_bad:
             # After a value that is not finite no episode begins: learning has ended.
             first = first & (state.tally.first_bad[TRANSITION] < 0)[:, None]
-        perceive = self.over_learners(functools.partial(agent_state.perceive, self.agent))
-        return state.replace(agent=perceive(state.agent, observation, first, hyper.config))
+        perceive = self.over_learners(self._beside_base(agent_state.perceive))
+        learnt = perceive(state.agent, observation, first, hyper.config, hyper.base)
+        return state.replace(agent=learnt)
 
     @property
     def reviews(self) -> bool:
@@ -201,23 +203,21 @@ class Learner:
 
         `time` [] counts the steps of each environment, with this one.
         """
-        each = functools.partial(agent_state.review, self.agent)
-        each = self.over_learners(each, (0, 0, None, 0))
         outcome = without_observations(step)
 
         def review(agent: AgentState) -> AgentState:
-            return each(agent, outcome, time, hyper.config)
+            return self._review(agent, outcome, time, hyper.config, hyper.base)
 
         ended = (step.terminated | step.truncated).any()
         learnt = jax.lax.cond(ended, review, lambda agent: agent, state.agent)
         return state.replace(agent=learnt)
 
-    def prepare(self, state: LearnerState, data: Transition, config: Any) -> LearnerState:
+    def prepare(
+        self, state: LearnerState, data: Transition, hyper: Hyperparameters
+    ) -> LearnerState:
         """Show the agents the whole data set [N, ...], before the first update."""
-        prepare = functools.partial(agent_state.prepare, self.agent)
-        return state.replace(
-            agent=self.over_learners(prepare, (0, None, 0))(state.agent, data, config)
-        )
+        prepare = self.over_learners(self._beside_base(agent_state.prepare), (0, None, 0, 0))
+        return state.replace(agent=prepare(state.agent, data, hyper.config, hyper.base))
 
     def remembers(self, hyper: Hyperparameters) -> bool:
         """Whether these agents remember earlier observations."""
@@ -240,9 +240,10 @@ class Learner:
         """Exploring actions [P, E, ...] for observations; uniform ones in the warm-up."""
         config, experience = hyper.config, hyper.experience
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_act, state.steps)
+        agent = state.agent.replace(base=hyper.base)
 
         def explore() -> tuple[Array, dict[str, Any]]:
-            action, extras, after = self._explore(state.agent, observation, keys, config, memory)
+            action, extras, after = self._explore(agent, observation, keys, config, memory)
             return action, _with_memory(extras, memory, after)
 
         def warm_up() -> tuple[Array, dict[str, Any]]:
@@ -273,7 +274,11 @@ class Learner:
         return state if pending is None else state.replace(pending=pending)
 
     def learn_from_step(
-        self, state: LearnerState, transition: Transition, config: Any, intact: Array | bool = True
+        self,
+        state: LearnerState,
+        transition: Transition,
+        hyper: Hyperparameters,
+        intact: Array | bool = True,
     ) -> LearnerState:
         """Learn at once from a transition [P, 1, ...], and count the step.
 
@@ -291,7 +296,7 @@ class Learner:
         intact = intact & (finite & (state.tally.first_bad[TRANSITION] < 0)).any()
         learnt = jax.lax.cond(
             intact,
-            lambda state: self.learn(state, transition, config),
+            lambda state: self.learn(state, transition, hyper),
             lambda state: state,
             state,
         )
@@ -313,7 +318,7 @@ class Learner:
         """
         keys = self.batch_keys(state.key_update, state.updates)
         batches = hyper.experience.sample(state.storage, data, keys)
-        learnt = self.learn(state.replace(storage=None), batches, hyper.config)
+        learnt = self.learn(state.replace(storage=None), batches, hyper)
         return learnt.replace(storage=state.storage)
 
     def batch_keys(self, key_update: Array, updates: Any) -> Array:
@@ -321,7 +326,9 @@ class Learner:
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(key_update, updates)
         return jax.vmap(lambda key: jax.random.split(key)[0])(keys)
 
-    def learn(self, state: LearnerState, batches: Transition, config: Any) -> LearnerState:
+    def learn(
+        self, state: LearnerState, batches: Transition, hyper: Hyperparameters
+    ) -> LearnerState:
         """Do one update on each of the batches [P, U, B, ...]."""
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_update, state.updates)
         number = batches.reward.shape[1]
@@ -330,7 +337,9 @@ class Learner:
         def one(
             state: LearnerState, inputs: tuple[Transition, Array]
         ) -> tuple[LearnerState, Array | None]:
-            updated, metrics = self._update_agents(state.agent, *inputs, state.updates, config)
+            updated, metrics = self._update_agents(
+                state.agent, *inputs, state.updates, hyper.config, hyper.base
+            )
             priorities = metrics.pop("priorities", None)
             tally = add_to_tally(state.tally, metrics, state.updates)
             return state.replace(
@@ -368,6 +377,23 @@ class Learner:
 
         return single
 
+    def _beside_base(self, change: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of `agent_state` that changes one agent, with its base as last argument."""
+
+        def changed(state: AgentState, *arguments: Any) -> Any:
+            *others, base = arguments
+            result = change(self.agent, state.replace(base=base), *others)
+            if isinstance(result, AgentState):
+                return result.replace(base=None)
+            after, metrics = result
+            return after.replace(base=None), metrics
+
+        return changed
+
+    @property
+    def _review(self) -> Callable[..., Any]:
+        return self.over_learners(self._beside_base(agent_state.review), (0, 0, None, 0, 0))
+
     # With a `jit` of their own JAX traces these two only once, which takes long.
 
     @functools.cached_property
@@ -379,8 +405,8 @@ class Learner:
 
     @functools.cached_property
     def _update_agents(self) -> Callable[..., Any]:
-        update = functools.partial(agent_state.update, self.agent)
-        return jax.jit(self.over_learners(update, (0, 0, 0, None, 0)), inline=True)
+        update = self._beside_base(agent_state.update)
+        return jax.jit(self.over_learners(update, (0, 0, 0, None, 0, 0)), inline=True)
 
     def _example_step(self, experience: Experience) -> Step:
         """The shapes of a step, [P, E, ...]."""
@@ -410,8 +436,9 @@ class Learner:
         rows = (self.num_learners, hyper.experience.num_envs)
         observation = step.observation
         memory = jax.eval_shape(lambda: first_memory(self.agent, self.spec, hyper.config, *rows))
+        agent = fresh_agent.replace(base=hyper.base)
         action, extras, after = jax.eval_shape(
-            self._explore, fresh_agent, observation, keys, hyper.config, memory
+            self._explore, agent, observation, keys, hyper.config, memory
         )
         returns.require_action(self.agent, self.spec, action, extras, rows)
         returns.require_memory(self.agent, memory, after)

@@ -193,9 +193,15 @@ def digest(tree: Any) -> str:
     return sha256.hexdigest()
 
 
-def digest_of_base(base: Base | None) -> str | None:
-    """The digest of another run's policy, or None."""
-    return None if base is None else digest((base.state, base.statistics, base.config))
+def digests_of_base(base: Base) -> list[str]:
+    """The digest of each of another run's policies [P]."""
+    number = len(jax.tree.leaves(base)[0])
+    return [digest(bases_of(base, [learner])) for learner in range(number)]
+
+
+def bases_of(base: Base, learners: Sequence[int]) -> Base:
+    """Another run's policies at these indices, which may repeat."""
+    return jax.tree.map(lambda x: x[np.asarray(learners)], base)
 
 
 def of_learners(config: Any, learners: Sequence[int]) -> Any:

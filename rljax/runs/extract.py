@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -58,6 +59,10 @@ def extract(
     partial = target.with_name(f".partial-{target.name}")
     shutil.rmtree(partial, ignore_errors=True)
     experiment = dataclasses.replace(source.experiment, settings=settings, config=config)
+    base = source.experiment.base
+    if base is not None:
+        load_base = functools.partial(population.bases_of, base, learners)
+        experiment = dataclasses.replace(experiment, load_base=load_base)
     part = active.ActiveRun(experiment, partial, console.View())
     try:
         _write(source, source_folder, part, learners)
@@ -113,11 +118,13 @@ def _write(
         "diverged": diverged,
         "best_return": _entries(notes["best_return"], learners),
     }
-    described = records.read_config(source.folder) | {
+    described = records.read_config(source.folder)
+    described |= {
         "schedule": None,
         "seeds": part.settings.seeds,
         "config": configuration.as_json(target.experiment.config),
         "learners": [dataclasses.asdict(member) for member in part.members],
+        "base_digests": _entries(described.get("base_digests"), learners),
         "state_bytes": part.needed_bytes,
         "extracted": {"run": source.folder, "learners": learners, "step": notes["step"]},
     }

@@ -45,12 +45,11 @@ CONFIG = {
     "reference": list_of(NUMBER) | NULL,
     **dict.fromkeys(("dataset", "inherited", "spaces"), OBJECT | NULL),
     "from_parts": list_of(NAME) | NULL,
+    "base_digests": list_of(TEXT) | NULL,
     "schedule": OBJECT | list_of(list_of(WHOLE | OBJECT)) | NULL,
     "state_bytes": WHOLE,
     **dict.fromkeys(("first_update", "num_envs"), WHOLE),
-    **dict.fromkeys(
-        ("base_digest", "command", "platform", "preset", "processor", "git_revision"), TEXT | NULL
-    ),
+    **dict.fromkeys(("command", "platform", "preset", "processor", "git_revision"), TEXT | NULL),
     "precision": OBJECT | NULL,
     **dict.fromkeys(("callbacks", "loggers"), list_of(object_of(name=TEXT))),
     "resumed": list_of(object_of(step=WHOLE, command=TEXT)) | NULL,
@@ -60,7 +59,16 @@ CONFIG = {
     "devices_used": list_of(WHOLE),
 }
 # That older runs lack.
-LATER = ("resumed", "without_updates", "callbacks", "loggers", "first_update", "num_envs", "code")
+LATER = (
+    "base_digests",
+    "resumed",
+    "without_updates",
+    "callbacks",
+    "loggers",
+    "first_update",
+    "num_envs",
+    "code",
+)
 NEEDED = tuple(name for name in CONFIG if name not in LATER)
 LINES = {
     "metrics": {"step": WHOLE, "wall_seconds": NUMBER | NULL, "steps_per_second": NUMBER | NULL},

@@ -188,6 +188,11 @@ class Driver(ABC):
     def agent_state(self, state: Any) -> None:
         self.learnt = self.learnt.replace(agent=self.spread.learners(state))
 
+    @property
+    def policies(self) -> Any:
+        """`agent_state` beside other runs' policies, if any: what acts."""
+        return self.agent_state.replace(base=self.hyper.base)
+
     @abstractmethod
     def arrays(self) -> dict[str, Any]:
         """Arrays: "agent", the agents' State, and "training", the rest; after `report`."""

@@ -175,7 +175,7 @@ class CompiledLoop:
         del data
         carry, transition = self._simulate(carry, hyper)
         works = self.simulators.works(carry.environment)
-        learners = self.learner.learn_from_step(carry.learners, transition, hyper.config, works)
+        learners = self.learner.learn_from_step(carry.learners, transition, hyper, works)
         return self._act(carry.replace(learners=learners), hyper)
 
     def _step(self, carry: Carry, hyper: Hyperparameters) -> Carry:

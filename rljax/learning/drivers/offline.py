@@ -37,7 +37,7 @@ class OfflineLoop:
     def init(self, keys: Array, data: Transition, hyper: Hyperparameters) -> LearnerState:
         """Fresh learners."""
         state = self.learner.init(keys, hyper, data)
-        return self.learner.prepare(state, data, hyper.config)
+        return self.learner.prepare(state, data, hyper)
 
     @compiled(donate_argnums=0)
     def advance(
@@ -75,9 +75,8 @@ class OfflineLoop:
         """The learners after the first `number` of the batches [group, P, U, B, ...]."""
 
         def one(iteration: Array, learnt: LearnerState) -> LearnerState:
-            return self.learner.learn(
-                learnt, jax.tree.map(lambda x: x[iteration], batches), hyper.config
-            )
+            batch = jax.tree.map(lambda x: x[iteration], batches)
+            return self.learner.learn(learnt, batch, hyper)
 
         return jax.lax.fori_loop(0, number, one, learnt)
 

@@ -15,18 +15,18 @@ from rljax.learning.loop.training import Training
 def config(training: Training) -> dict[str, Any]:
     """The training's entries in config.json, ready for JSON."""
     experience = training.driver.hyper.experience  # of the first stage
+    base = training.experiment.base
+    acting = training.templates[0]["agent"].replace(base=base)
     return {
         "learners": [dataclasses.asdict(member) for member in training.members],
         "spec": dataclasses.asdict(training.spec),
         "spaces": training.spaces,
         "state_bytes": training.needed_bytes,
-        "base_digest": population.digest_of_base(training.experiment.base),
+        "base_digests": None if base is None else population.digests_of_base(base),
         "inherited": training.inherited,
         "first_update": experience.steps_before_updates,
         "num_envs": experience.num_envs,
-        **action_cost.of_action(
-            training.module, training.templates[0]["agent"], training.spec, training.stacked
-        ),
+        **action_cost.of_action(training.module, acting, training.spec, training.stacked),
     }
 
 

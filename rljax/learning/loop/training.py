@@ -239,7 +239,7 @@ class Training:
         metrics = report.metrics | drift(before, snapshots(self.driver.agent_state.statistics))
         if self.terminal is not None:
             with self.clock.counting():
-                metrics |= self.terminal(self.driver.agent_state, self.stacked, self.driver.spread)
+                metrics |= self.terminal(self.driver.policies, self.stacked, self.driver.spread)
         metrics = {name: np.where(self.frozen.mask, np.nan, x) for name, x in metrics.items()}
         if np.isfinite(metrics["episode/return"]).any():
             self.latest = float(np.nanmean(metrics["episode/return"]))
@@ -318,7 +318,7 @@ class Training:
             try:
                 return evaluate(
                     self.evaluator,
-                    self.driver.agent_state,
+                    self.driver.policies,
                     self.settings,
                     self.step,
                     self.stacked,

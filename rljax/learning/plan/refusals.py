@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rljax import agent as contract
 from rljax import datasets
 from rljax.agent import EnvSpec, difference, shown
 from rljax.buffers import Experience, Supply
@@ -46,6 +47,15 @@ def require_source(experiment: Experiment, experience: Experience) -> None:
         experience.require_mixing(supply)
     if experiment.load_base is not None and not hasattr(experiment.module, "use_base"):
         raise ValueError(f"agent '{agent}' takes no other run's policy: leave out --base.")
+
+
+def require_base(experiment: Experiment) -> None:
+    """Raise `ValueError` for a base that the agent cannot use, or that it lacks."""
+    module, base = experiment.module, experiment.base
+    if hasattr(module, "check_base"):
+        module.check_base(base, experiment.config)
+    elif base is not None:
+        contract.require_acting(experiment.settings.agent, base)
 
 
 def _all_tasks(dataset: datasets.OfflineDataset | None) -> str | None:

@@ -126,6 +126,7 @@ def _check_spaces(experiment: Experiment, spec: EnvSpec, name: str) -> None:
         refusals.require_fit(experiment.dataset, spec, experience)
     if experiment.base is not None:
         refusals.require_same_spaces(experiment.base.spec, f"--base {settings.base}", spec)
+    refusals.require_base(experiment)
     spec = _named(spec, name)
     contract.check(experiment.module, spec, experiment.config)
     signals.require(experience.signals, spec.signals, settings.agent, name)

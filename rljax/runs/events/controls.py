@@ -130,7 +130,7 @@ class Controls:
             training.spec,
             training.module,
             training.stacked,
-            training.driver.agent_state,
+            training.driver.policies,
             training.step,
             None if dataset is None else dataset.reference,
             training.spaces,
@@ -156,7 +156,7 @@ class Controls:
         """Play `episodes` episodes with each learner, seeded by its seed and the step."""
         training = self._training
         starts = evaluator.starts(training.settings.seeds, episodes, training.step)
-        return evaluator(training.driver.agent_state, starts, training.stacked)
+        return evaluator(training.driver.policies, starts, training.stacked)
 
     def _require_change(self) -> None:
         if not self.may_change:

@@ -13,7 +13,7 @@ import numpy as np
 
 from rljax import agent as contract
 from rljax.agent import Base, EnvSpec, acting
-from rljax.learning import agent_state, configuration, registry, schedules
+from rljax.learning import agent_state, configuration, population, registry, schedules
 from rljax.learning.named_code import named_code
 from rljax.learning.settings import Settings, settings_of
 from rljax.runs import arguments, checkpoints
@@ -59,14 +59,17 @@ def load_all(
             f"'{folder.path}' cannot be read as a run: {error} Restore its config.json from a copy."
         ) from error
     keys = jax.vmap(jax.random.key)(np.asarray(settings.seeds, np.uint32))
-    other = None if settings.base is None else base(folder.other(settings.base))
     inputs = module.experience(in_steps).inputs
 
     def create(key: Any, config: Any) -> Any:
-        return agent_state.create(module, key, spec, config, inputs, other)
+        return agent_state.create(module, key, spec, config, inputs)
 
     template = jax.eval_shape(jax.vmap(create), keys, stacked)
     state = saved.restore("best" if best else "agent", template)
+    if settings.base is not None:
+        digests = described.get("base_digests")
+        found = base(folder.other(settings.base), len(settings.seeds), digests)
+        state = state.replace(base=found)
     reference, spaces = described["reference"], described["spaces"]
     policies = Policies(settings, spec, module, stacked, state, saved.step, reference, spaces)
     try:
@@ -109,24 +112,46 @@ def load_named(folder: Folder, option: str = "--from", advice: str = "") -> Poli
         ) from error
 
 
-def base(out: str | Path | Folder) -> Base:
-    """The first learner's policy of the run in `out`, as another agent's input.
+def base(out: str | Path | Folder, number: int = 1, digests: Sequence[str] | None = None) -> Base:
+    """The policies [P] of the run in `out`, as inputs of `number` learners of another agent.
 
-    Raises `ValueError` where there is none, or it remembers.
+    Each learner has its own where both runs have as many, and else that of the one learner; one
+    learner has the first. With `digests` [P], each has the one with its digest.
+
+    Raises `ValueError` for other numbers, and without such a policy.
     """
     folder = arguments.run_folder(out)
+    found = _bases(folder)
+    if digests is not None:
+        there = population.digests_of_base(found)
+        if not set(digests) <= set(there):
+            raise ValueError(
+                f"the policy in '{folder.path}' is not the one that this run began with: it has "
+                "been trained on, or changed. Restore that folder, or start a new run. A file of "
+                "`rljax pack` does not change, and --base takes it too."
+            )
+        return population.bases_of(found, [there.index(digest) for digest in digests])
+    size = len(jax.tree.leaves(found)[0])
+    if size != number and 1 not in (size, number):
+        raise ValueError(
+            f"--base {folder.path} has {size} learners: give --seeds {size}, or name a run of one "
+            "learner."
+        )
+    return population.bases_of(found, list(range(number)) if size > 1 else [0] * number)
+
+
+def _bases(folder: Folder) -> Base:
+    """The policies [P] of all learners of a run."""
     policies = load_named(
         folder,
         "--base",
-        " A run reads its base whenever it goes on: where that folder is gone, restore it.",
+        " A run reads its base whenever it goes on or acts: where that folder is gone, restore it.",
     )
-    state, config = jax.tree.map(lambda x: x[0], (policies.state, policies.config))
-    if policies.remembers:
-        raise ValueError(
-            f"--base {folder.path} is a policy that remembers, and a base acts on single "
-            "observations."
-        )
-    return Base(state.state, config, policies.module, policies.spec, state.inputs, state.statistics)
+    state = policies.state
+    about = (policies.config, policies.module, policies.spec)
+    return Base(
+        state.state, *about, state.inputs, state.statistics, state.base, policies.remembers
+    )
 
 
 def load(

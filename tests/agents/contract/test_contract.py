@@ -49,6 +49,8 @@ OPTIONAL = {
     "schedule": ["config", "steps"],
     "value": ["state", "observation", "action", "config"],
     "use_base": ["state", "base", "config"],
+    "check_base": ["base", "config"],
+    "decode": ["state", "observation", "noise", "config"],
     "remember": ["spec", "config"],
     "acting": ["config"],
 }
