@@ -320,14 +320,19 @@ class Weighted(struct.PyTreeNode):
 
 
 def every(
-    period: int, step: Array, change: Callable[[Any], tuple[Any, Metrics]], state: Any
+    period: int,
+    step: Array,
+    change: Callable[[Any], tuple[Any, Metrics]],
+    state: Any,
+    first: int = 0,
 ) -> tuple[Any, Metrics]:
-    """Apply `change` on every `period`-th update; else leave the state as it is.
+    """Apply `change` on every `period`-th update after the `first` ones; else leave the state as it
+    is.
 
     `step` [] counts the updates before this one. It is never batched: only one branch runs under
     `vmap`.
     """
-    if period == 1:
+    if period == 1 and not first:
         return change(state)
     change = jax.jit(change, inline=True)  # `eval_shape` and `cond` trace it only once
     names = jax.eval_shape(change, state)[1]
@@ -339,7 +344,8 @@ def every(
     def idle(state: Any) -> tuple[Any, Metrics]:
         return state, {name: Weighted(jnp.zeros(()), jnp.zeros(())) for name in names}
 
-    return jax.lax.cond(step % period == period - 1, active, idle, state)
+    is_due = (step % period == period - 1) & (step >= first)
+    return jax.lax.cond(is_due, active, idle, state)
 
 
 def in_steps(config: T, steps: float, *names: str) -> T:

@@ -149,9 +149,7 @@ def _bases(folder: Folder) -> Base:
     )
     state = policies.state
     about = (policies.config, policies.module, policies.spec)
-    return Base(
-        state.state, *about, state.inputs, state.statistics, state.base, policies.remembers
-    )
+    return Base(state.state, *about, state.inputs, state.statistics, state.base, policies.remembers)
 
 
 def load(

@@ -52,6 +52,7 @@ OTHERS = {
     "bro",
     "calql",
     "crossq",
+    "dsrl",
     "famo2o",
     "fastsac",
     "fasttd3",
@@ -65,6 +66,7 @@ OTHERS = {
     "qam",
     "qc",
     "recoil",
+    "resfit",
     "ro2o",
     "simbav2",
     "stream_td",
@@ -175,6 +177,7 @@ def test_defaults_learn_from_choices(agent: str, tmp_path: Path) -> None:
     [
         pytest.param("qc", {"num_candidates": 8}, id="qc"),
         pytest.param("qam", {"num_critics": 2}, id="qam"),
+        pytest.param("dsrl", {"num_critics": 2}, id="dsrl"),
     ],
 )
 def test_defaults_learn_with_tuned_and_chosen_flows(
@@ -183,6 +186,27 @@ def test_defaults_learn_with_tuned_and_chosen_flows(
     """In networks of an eighth of the default widths and a quarter of their batches."""
     smaller |= {"hidden": (64, 64, 64), "batch_size": 64}
     out = train(agent, 1_500, tmp_path, data=journeys(tmp_path), config=smaller)
+    assert final(out) >= LEARNT
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize(
+    ("agent", "base", "config"),
+    [
+        pytest.param("dsrl", "qc", {"decoder": "base", "num_updates": 2}, id="dsrl"),
+        pytest.param("resfit", "bc", {"residual_scale": 0.5, "critic_updates": 1_000}, id="resfit"),
+    ],
+)
+def test_defaults_improve_another_runs_policy(
+    agent: str, base: str, config: dict[str, Any], tmp_path: Path
+) -> None:
+    """In small networks, after a short warm-up; the base plays about as the data do, at -9."""
+    small = {"hidden": (64, 64), "batch_size": 64}
+    first = run.train(
+        base, data=journeys(tmp_path), steps=1_000, out=tmp_path / "base", config=small, quiet=True
+    )
+    config |= small | {"warmup_steps": 1_000, "num_critics": 2}
+    out = train(agent, 4_000, tmp_path, base=str(first), config=config)
     assert final(out) >= LEARNT
 
 
