@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from rljax import datasets
 from rljax.buffers import RewardTransform
-from rljax.buffers.rows import rows_of, spread_rows
+from rljax.buffers.rows import AS_STORED, RewardMap, rows_of, spread_rows
 from rljax.learning import agent_state
 from rljax.learning.plan import require_same_spaces
 from rljax.learning.terminal_values import has_values
@@ -59,7 +59,7 @@ def losses(
 
     values = {ACTION: float(differences(state, data.observation, data.action))}
     if has_values(module):
-        scale, shift = _reward_affine(policies.experience.reward_transform, policies.settings.data)
+        reward_map = _reward_map(policies.experience.reward_transform, policies.settings.data)
 
         @jax.jit
         def errors(state: Any, data: Any) -> Any:
@@ -69,7 +69,8 @@ def losses(
             next_value = agent_state.value(
                 module, state, data.next_observation, policy_action, config
             )
-            target = scale * data.reward + shift + discount * (1.0 - data.terminated) * next_value
+            bootstrap = discount * (1.0 - data.terminated)
+            target = reward_map(data.reward) + bootstrap * next_value
             return jnp.square(
                 agent_state.value(module, state, data.observation, data.action, config) - target
             ).mean()
@@ -79,7 +80,7 @@ def losses(
 
 
 @functools.cache
-def _reward_affine(transform: RewardTransform, name: str | None) -> tuple[float, float]:
+def _reward_map(transform: RewardTransform, name: str | None) -> RewardMap:
     if transform == "none" or name is None:
-        return 1.0, 0.0
+        return AS_STORED
     return datasets.reward_transform(transform, datasets.load(name))

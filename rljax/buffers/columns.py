@@ -73,7 +73,7 @@ class ReturnToGo(Column):
 
     def of_replay(self, data: Transition, at: RingRows) -> dict[str, Array]:
         """The column [...], and whether each row [...] has one."""
-        discount, (scale, shift) = jnp.ravel(jnp.asarray(self.discount))[0], at.reward_affine
+        discount = jnp.ravel(jnp.asarray(self.discount))[0]
         failure = None if self.failure is None else jnp.ravel(jnp.asarray(self.failure))[0]
         later = at._replace(row=at.row[..., None])
 
@@ -87,7 +87,7 @@ class ReturnToGo(Column):
             ends = (data.terminated | data.truncated)[rows] & stored
             before = jnp.cumsum(ends, axis=-1) - ends  # ends before a step
             in_episode = stored & (before == 0) & ~state.ended[..., None]
-            reward = scale * data.reward[rows] + shift
+            reward = at.reward_map(data.reward[rows])
             fails = state.fails
             if failure is not None:
                 is_failure = (jnp.abs(reward - failure) < SAME) & ~data.terminated[rows]

@@ -37,6 +37,7 @@ RewardTransform = Literal[
     "standardise",
     "times_10_plus_5",
     "minus_four",
+    "sparse",
 ]
 
 Parallelism = Literal["threads", "one thread", "cores"]

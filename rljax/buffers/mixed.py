@@ -12,6 +12,7 @@ from rljax.agent import Array, Transition, choose
 from rljax.buffers.dataset import ALIAS, AliasDraws, aliased, drawn_rows, transitions
 from rljax.buffers.experience import declaration
 from rljax.buffers.replay import Replay, uniform, with_columns
+from rljax.buffers.rows import AS_STORED, RewardMap
 from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.buffers.windows import REWARDS
 
@@ -27,13 +28,12 @@ class Mixed(Replay):
     """
 
     offline_share: Any = 0.5  # in [0, 1), or "pooled", or (A, B, N); it shapes the program
-    # scale and shift of new rewards; the data set's already have them
-    reward_affine: Any = (1.0, 0.0)
+    reward_map: RewardMap = AS_STORED  # of new rewards; the data set's are mapped already
 
     kind: ClassVar[str] = "mixed"
 
     @classmethod
-    def of(cls, replay: Replay, offline_share: Any, reward_affine: tuple[float, float]) -> Mixed:
+    def of(cls, replay: Replay, offline_share: Any, reward_map: RewardMap) -> Mixed:
         """Mix an agent's replay with a data set.
 
         Raises `ValueError` for unfit draws and shares.
@@ -50,7 +50,7 @@ class Mixed(Replay):
                 "share change sooner."
             )
         fields = {field.name: getattr(replay, field.name) for field in dataclasses.fields(replay)}
-        return cls(**fields, offline_share=offline_share, reward_affine=reward_affine)
+        return cls(**fields, offline_share=offline_share, reward_map=reward_map)
 
     @property
     def steps_before_updates(self) -> int:
@@ -93,7 +93,7 @@ class Mixed(Replay):
         """`offline` rows of the data set and `online` new ones, [P, U, ...] each."""
         key_offline, key_online = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
         old = drawn_rows(data, key_offline, offline, self)
-        new = uniform(buffer, key_online, self, online, self.reward_affine)
+        new = uniform(buffer, key_online, self, online, self.reward_map)
         return _alike(old, self._as_data(new))
 
     def _pooled(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:
@@ -111,17 +111,16 @@ class Mixed(Replay):
                 old_rows = aliased(data, AliasDraws(old_rows, bits))
             old = transitions(data, old_rows, self)
             new_rows = row(jnp.maximum(rows - number, 0))
-            new = with_columns(ring, new_rows, self, self.reward_affine)
+            new = with_columns(ring, new_rows, self, self.reward_map)
             return choose(is_old, *_alike(old, self._as_data(new)))
 
         return jax.vmap(draw, in_axes=(buffer.axes, 0))(buffer, keys)
 
     def _as_data(self, new: Transition) -> Transition:
-        scale, shift = self.reward_affine
         extras = dict(new.extras)
         if REWARDS in extras:
-            extras[REWARDS] = scale * extras[REWARDS] + shift
-        return new.replace(reward=scale * new.reward + shift, extras=extras)
+            extras[REWARDS] = self.reward_map(extras[REWARDS])
+        return new.replace(reward=self.reward_map(new.reward), extras=extras)
 
 
 def _alike(old: Transition, new: Transition) -> tuple[Transition, Transition]:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from rljax.agent import Array, Step, Transition, config
 from rljax.buffers.augmentation import has_pictures, shifted
 from rljax.buffers.experience import Experience, Supply, declaration
-from rljax.buffers.rows import RingRows, repeated_rows
+from rljax.buffers.rows import AS_STORED, RewardMap, RingRows, repeated_rows
 from rljax.buffers.storage.reward_scales import RewardScale, SeenReturns
 from rljax.buffers.storage.ring import ReplayBuffer, later_rows
 from rljax.buffers.windows import chunks_of_ring
@@ -91,21 +91,18 @@ class Uniform(Draw):
         return uniform(buffer, keys, experience, experience.batch_size)
 
 
-AS_STORED = (1.0, 0.0)  # scale and shift of rewards, without a change
-
-
 def uniform(
     buffer: ReplayBuffer,
     keys: Array,
     experience: Replay,
     size: int,
-    reward_affine: tuple[float, float] = AS_STORED,
+    reward_map: RewardMap = AS_STORED,
 ) -> Transition:
     """Batches of `size` uniform rows, with the agent's columns."""
 
     def draw(ring: ReplayBuffer, key: Array) -> Transition:
         rows = batch_rows(ring, key, experience, size)
-        return with_columns(ring, rows, experience, reward_affine)
+        return with_columns(ring, rows, experience, reward_map)
 
     return jax.vmap(draw, in_axes=(buffer.axes, 0))(buffer, keys)
 
@@ -130,7 +127,7 @@ def with_columns(
     ring: ReplayBuffer,
     rows: Array,
     experience: Replay,
-    reward_affine: tuple[float, float] = AS_STORED,
+    reward_map: RewardMap = AS_STORED,
 ) -> Transition:
     """The transitions in `rows` [...] of one learner's ring, with the agent's columns, as chunks if
     it asks for them.
@@ -142,7 +139,7 @@ def with_columns(
     if not experience.columns:
         return batch
     later = later_rows(ring, rows, experience.num_envs)
-    at = RingRows(rows, later, experience.num_envs, ring.capacity, reward_affine)
+    at = RingRows(rows, later, experience.num_envs, ring.capacity, reward_map)
     extras = dict(batch.extras)
     for column in experience.columns:
         extras |= column.of_replay(ring.data, at)

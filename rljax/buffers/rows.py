@@ -15,6 +15,23 @@ from rljax.buffers.storage.frames import each
 T = TypeVar("T")
 
 
+class RewardMap(NamedTuple):
+    """Rewards as they are learnt from: scale r + shift; if `sparse`, 0 where r is 0 and else -1."""
+
+    scale: float = 1.0
+    shift: float = 0.0
+    sparse: bool = False
+
+    def __call__(self, reward: Any) -> Any:
+        """The rewards [...] of rewards [...], in their dtype."""
+        if self.sparse:
+            return 0.0 - (reward != 0.0).astype(reward.dtype)
+        return self.scale * reward + self.shift
+
+
+AS_STORED = RewardMap()
+
+
 class RingRows(NamedTuple):
     """Rows [...] of one learner's ring, and what follows in their environment."""
 
@@ -22,7 +39,7 @@ class RingRows(NamedTuple):
     later: Array  # int32: the number of newer rows of the environment
     num_envs: int
     capacity: int
-    reward_affine: tuple[float, float]  # scale and shift of stored rewards
+    reward_map: RewardMap  # of stored rewards
 
     def after(self, steps: Any) -> Array:
         """The rows `steps` later in the same environment."""

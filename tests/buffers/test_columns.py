@@ -12,7 +12,7 @@ import pytest
 
 from rljax import buffers
 from rljax.agent import Transition
-from rljax.buffers.rows import RingRows
+from rljax.buffers.rows import AS_STORED, RewardMap, RingRows
 from rljax.buffers.storage.ring import ReplayBuffer
 from tests.buffers.reference import located
 from tests.helpers.replay_buffers import (
@@ -151,7 +151,7 @@ def test_returns_to_go_are_the_same_for_all_learners() -> None:
 @of_all_kinds
 def test_returns_to_go_of_a_ring_equal_a_loop(num_envs: int, slots: int, steps: int) -> None:
     """Of rewards as they are learnt from; none where the episode has not ended in the ring."""
-    affine = (10.0, -5.0)
+    rewards = RewardMap(10.0, -5.0)
     rows = history(num_envs, steps, seed=3)
     buffer = of_episodes(rows, slots)
     declared = buffers.Mixed(
@@ -161,7 +161,7 @@ def test_returns_to_go_of_a_ring_equal_a_loop(num_envs: int, slots: int, steps: 
         num_envs=num_envs,
         columns=(buffers.ReturnToGo(discount=0.9),),
         offline_share=0.0,
-        reward_affine=affine,
+        reward_map=rewards,
     )
     data = jax.tree.map(lambda x: np.asarray(x[0, :1]), buffer.data)
     batch = sample(declared, buffer, declared.prepare(data), keys())
@@ -173,7 +173,7 @@ def test_returns_to_go_of_a_ring_equal_a_loop(num_envs: int, slots: int, steps: 
         assert row.extras["has_return_to_go"] == bool(ends)
         without.add(not ends)
         known = rest[: ends[0] + 1] if ends else []
-        total = sum(0.9**i * (affine[0] * float(x.reward) + affine[1]) for i, x in enumerate(known))
+        total = sum(0.9**i * rewards(float(x.reward)) for i, x in enumerate(known))
         np.testing.assert_allclose(row.extras["return_to_go"], total, rtol=1e-5, atol=1e-5)
     assert False in without
 
@@ -194,7 +194,7 @@ def test_a_failure_goes_on_for_ever() -> None:
     assert found["has_return_to_go"].all()
     ring = jax.tree.map(jnp.asarray, data)
     later = jnp.arange(7, -1, -1)
-    of_ring = column.of_replay(ring, RingRows(jnp.arange(8), later, 1, 8, (1.0, 0.0)))
+    of_ring = column.of_replay(ring, RingRows(jnp.arange(8), later, 1, 8, AS_STORED))
     np.testing.assert_allclose(of_ring["return_to_go"], expected, rtol=1e-5)
     assert of_ring["has_return_to_go"].all()
 
@@ -206,7 +206,7 @@ def test_long_returns_to_go_of_a_ring() -> None:
     ends = np.arange(number) == number - 2
     reward = np.random.default_rng(0).normal(size=number).astype(np.float32)
     data = data.replace(reward=reward, terminated=np.zeros(number, bool), truncated=ends)
-    at = RingRows(jnp.arange(number), jnp.arange(number - 1, -1, -1), 1, number, (1.0, 0.0))
+    at = RingRows(jnp.arange(number), jnp.arange(number - 1, -1, -1), 1, number, AS_STORED)
     found = buffers.ReturnToGo(discount=0.99).of_replay(jax.tree.map(jnp.asarray, data), at)
     expected = buffers.ReturnToGo(discount=0.99).of_data(data)["return_to_go"]
     np.testing.assert_array_equal(found["has_return_to_go"], np.arange(number) < number - 1)

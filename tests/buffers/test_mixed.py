@@ -11,6 +11,7 @@ import pytest
 
 from rljax import buffers
 from rljax.agent import Transition
+from rljax.buffers.rows import AS_STORED, RewardMap
 from rljax.buffers.storage.ring import ReplayBuffer
 from tests.buffers.test_dataset import WEIGHTS, assert_drawn
 from tests.helpers.counting import ROWS, dataset
@@ -97,13 +98,14 @@ both_kinds = pytest.mark.parametrize("share", [0.5, "pooled"])
 @pytest.mark.slow_after(1)
 @both_kinds
 def test_new_rewards_are_transformed_as_the_old_ones_were(share: Any) -> None:
-    plain, changed = (
-        batches(mixed(num_updates=10, offline_share=share, reward_affine=affine)).reward
-        for affine in ((1.0, 0.0), (10.0, -5.0))
+    plain, changed, sparse = (
+        batches(mixed(num_updates=10, offline_share=share, reward_map=rewards)).reward
+        for rewards in (AS_STORED, RewardMap(10.0, -5.0), RewardMap(sparse=True))
     )
     new = plain < 0
     assert 0 < new.sum() < new.size
     np.testing.assert_array_equal(changed, np.where(new, 10.0 * plain - 5.0, plain))
+    np.testing.assert_array_equal(sparse, np.where(new, -1.0, plain))
 
 
 @both_kinds
@@ -145,7 +147,7 @@ def test_draws_that_need_new_experience_alone_are_refused(draw: Any, flag: str) 
     replay = buffers.Replay(replay_size=20, batch_size=16, draw=draw)
     message = rf"^--config\.{flag} draws from a replay of new experience alone, not with --data\.$"
     with pytest.raises(ValueError, match=message):
-        buffers.Mixed.of(replay, 0.5, (1.0, 0.0))
+        buffers.Mixed.of(replay, 0.5, AS_STORED)
 
 
 def test_a_mixture_is_all_that_the_replay_was() -> None:
@@ -157,8 +159,9 @@ def test_a_mixture_is_all_that_the_replay_was() -> None:
         "normalise_observations": True,
     }
     replay = buffers.Replay(replay_size=20, batch_size=16, columns=(buffers.Source(),), **changes)
-    made = buffers.Mixed.of(replay, "pooled", (2.0, 1.0))
+    made = buffers.Mixed.of(replay, "pooled", RewardMap(2.0, 1.0))
+    rewards = RewardMap(2.0, 1.0)
     assert made == mixed(
-        columns=(buffers.Source(),), offline_share="pooled", reward_affine=(2.0, 1.0), **changes
+        columns=(buffers.Source(),), offline_share="pooled", reward_map=rewards, **changes
     )
     assert (made.kind, made.steps_per_iteration) == ("mixed", 6)

@@ -13,6 +13,7 @@ import pytest
 from rljax import buffers
 from rljax.agent import Transition
 from rljax.buffers import windows
+from rljax.buffers.rows import RewardMap
 from rljax.buffers.storage.ring import ReplayBuffer
 from tests.helpers.replay_buffers import LEARNERS, Row, history, keys, sample
 
@@ -138,7 +139,7 @@ def test_chunks_of_data_and_replay_are_mixed(share: Any) -> None:
         num_updates=2,
         chunk_length=H,
         offline_share=share,
-        reward_affine=(2.0, -1.0),
+        reward_map=RewardMap(2.0, -1.0),
     )
     data = declared.prepare(recorded(old))
     batch = sample(declared, ring([new], sign=-1.0), data, keys())

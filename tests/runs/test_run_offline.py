@@ -365,6 +365,25 @@ def test_episodes_are_as_long_as_those_of_the_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("agent", "config", "share"),
+    [("td3_bc", {}, 0.5), ("fql", {"chunk_length": 3, "flow_steps": 2}, "pooled")],
+)
+def test_new_rewards_are_sparse_as_those_of_the_data(
+    agent: str, config: dict[str, Any], share: Any, tmp_path: Path
+) -> None:
+    """Without a future a target is a reward: -1 in all rows, as Pendulum's are below 0."""
+    made = datasets.load(str(written(tmp_path / "first.npz")))
+    rewards = np.asarray(made.transitions.reward)
+    low = made.transitions.replace(reward=-1.5 - np.abs(rewards))
+    data = str(datasets.write(dataclasses.replace(made, transitions=low), tmp_path / "low.npz"))
+    config = ONLINE | config | {"reward_transform": "sparse", "discount": 0.0}
+    out = train(agent, 100, tmp_path / "run", data, config, then_online=100, offline_share=share)
+    targets = [line["critic/target"][0] for line in records.read(out, "metrics")]
+    assert targets == [-1.0] * 4
+
+
+@pytest.mark.slow
 def test_a_data_set_that_has_changed_is_not_resumed(tmp_path: Path) -> None:
     path = written(tmp_path / "data.npz")
     out = train("td3_bc", 100, tmp_path / "run", str(path))

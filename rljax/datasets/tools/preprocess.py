@@ -1,15 +1,16 @@
 """Reward transforms, and the choice of trajectories.
 
-Transforms are affine, r' = scale r + shift, for learning only: those in `CONSTANT`, and
+Transforms are for learning only: scale r + shift of those in `CONSTANT`, and
 
     return_range   1000 r / (max - min of the trajectories' returns)   IQL on locomotion [3]
     standardise    (r - mean) / standard deviation of the rows         Diffusion-QL on Adroit [8]
+    sparse         0 where r is 0, else -1                             QAM on scene and puzzles [9]
 
 [1] Fujimoto and Gu, arXiv:2106.06860. [2] Tarasov et al., arXiv:2305.09836. [3] Kostrikov et al.,
     arXiv:2110.06169; ikostrikov/implicit_q_learning, train_offline.py. [4] Park et al.,
     arXiv:2502.02538. [5] Kumar et al., arXiv:2006.04779. [6] Nakamoto et al., arXiv:2303.05479.
     [7] Zhou et al., arXiv:2412.07762. [8] Wang et al., arXiv:2208.06193; main.py,
-    utils/data_sampler.py.
+    utils/data_sampler.py. [9] Li and Levine, arXiv:2601.14234; main.py.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy as np
 
 from rljax.agent import Transition, difference, shown
 from rljax.buffers import PART, RewardTransform
+from rljax.buffers.rows import RewardMap
 from rljax.buffers.storage import frames
 from rljax.datasets.dataset import FIELDS, OfflineDataset, cut
 from rljax.trust import nearest
@@ -41,19 +43,29 @@ BLOCK = 1 << 16  # rows compared at a time
 REST = tuple(name for name in FIELDS if name not in ("observation", "next_observation"))
 
 
-def reward_transform(name: RewardTransform, dataset: OfflineDataset) -> tuple[float, float]:
-    """`(scale, shift)` of the transform called `name`.
+def reward_transform(name: RewardTransform, dataset: OfflineDataset) -> RewardMap:
+    """The transform called `name`, a function of rewards.
 
     "return_range" uses `iql_returns`. "standardise" divides by N - 1 in the deviation. Raises
-    `ValueError` for an unknown name, and for equal returns or rewards.
+    `ValueError` for an unknown name, for equal returns or rewards, and for rewards above 0 that
+    "sparse" does not know.
     """
     if name in CONSTANT:
-        return CONSTANT[name]
+        return RewardMap(*CONSTANT[name])
+    if name == "sparse":
+        largest = np.asarray(dataset.transitions.reward).max()
+        if largest <= 0.0:
+            return RewardMap(sparse=True)
+        raise ValueError(
+            f"reward transform '{name}' is for rewards that are below 0 until a task is done, and "
+            f"0 then; those of '{dataset.name}' go up to {largest:g}. Choose another, such as "
+            "'none'."
+        )
     if name == "return_range":
         returns = iql_returns(dataset)
         span = returns.max() - returns.min()
         if span > 0:
-            return float(1000 / span), 0.0
+            return RewardMap(float(1000 / span))
         why = f"range of returns, all {len(returns)} of '{dataset.name}' are {returns[0]:g}"
         raise ValueError(
             f"reward transform '{name}' divides by the {why}. Choose another, such as 'none'."
@@ -62,7 +74,7 @@ def reward_transform(name: RewardTransform, dataset: OfflineDataset) -> tuple[fl
         reward = np.asarray(dataset.transitions.reward, np.float64)
         deviation = reward.std(ddof=1) if len(reward) > 1 else 0.0
         if deviation > 0:
-            return float(1 / deviation), float(-reward.mean() / deviation)
+            return RewardMap(float(1 / deviation), float(-reward.mean() / deviation))
         why = f"standard deviation of rewards, all of '{dataset.name}' are {reward[0]:g}"
         raise ValueError(
             f"reward transform '{name}' divides by the {why}. Choose another, such as 'none'."

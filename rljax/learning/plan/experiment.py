@@ -10,6 +10,7 @@ from typing import Any
 from rljax import datasets
 from rljax.agent import Base, Transition
 from rljax.buffers import Experience, Mixed
+from rljax.buffers.rows import AS_STORED, RewardMap
 from rljax.learning.settings import Settings
 
 
@@ -50,7 +51,7 @@ class OnlineExperience:
     """Maps a Config to the declaration for new experience."""
 
     module: Any  # the agent
-    mixture: tuple[Any, tuple[float, float]] | None  # beside a data set: see `Mixed.of`
+    mixture: tuple[Any, RewardMap] | None  # beside a data set: see `Mixed.of`
     name: str  # of the environment
     # of hindsight: the environment or `Goals`, why none can be replaced, or None
     goals: Any
@@ -61,19 +62,19 @@ class OnlineExperience:
         if self.has_policy:
             declared = declared.with_policy()
         if self.mixture is not None:
-            offline_share, reward_affine = self.mixture
-            declared = declared.mixed(lambda replay: Mixed.of(replay, offline_share, reward_affine))
+            offline_share, reward_map = self.mixture
+            declared = declared.mixed(lambda replay: Mixed.of(replay, offline_share, reward_map))
         return declared.with_goals(self.goals, self.name)
 
 
 def prepared(
     dataset: datasets.OfflineDataset, experience: Experience
-) -> tuple[Transition, tuple[float, float]]:
-    """The data set as the agent declares it, and the scale and shift of all rewards."""
-    scale, shift = datasets.reward_transform(experience.reward_transform, dataset)
+) -> tuple[Transition, RewardMap]:
+    """The data set as the agent declares it, and the map of all rewards."""
+    reward_map = datasets.reward_transform(experience.reward_transform, dataset)
     transitions = dataset.transitions
     names = (*experience.signals, *experience.labels)
     transitions = transitions.replace(extras={name: transitions.extras[name] for name in names})
-    if (scale, shift) != (1.0, 0.0):
-        transitions = transitions.replace(reward=transitions.reward * scale + shift)
-    return experience.prepare(transitions), (scale, shift)
+    if reward_map != AS_STORED:
+        transitions = transitions.replace(reward=reward_map(transitions.reward))
+    return experience.prepare(transitions), reward_map

@@ -13,6 +13,7 @@ from rljax import agent as contract
 from rljax import datasets, envs
 from rljax.agent import EnvSpec, Transition, difference
 from rljax.buffers import with_weights
+from rljax.buffers.rows import AS_STORED, RewardMap
 from rljax.envs import signals
 from rljax.envs.autoreset import AutoReset
 from rljax.envs.goals import goals_of
@@ -141,17 +142,17 @@ class Data(NamedTuple):
     """A data set as the agent learns from it."""
 
     transitions: Transition | None  # [N, ...]; None without a data set
-    reward_affine: tuple[float, float]  # scale and shift of its rewards, and of new ones
+    reward_map: RewardMap  # of its rewards, and of new ones
     weights: dict[str, Any] | None  # of the rows, ready for JSON; None where all are equal
 
 
 def _data(experiment: Experiment) -> Data:
     settings, dataset = experiment.settings, experiment.dataset
     if dataset is None:
-        return Data(None, (1.0, 0.0), None)
-    data, reward_affine = prepared(dataset, experiment.experience)
+        return Data(None, AS_STORED, None)
+    data, reward_map = prepared(dataset, experiment.experience)
     if settings.weights == "uniform":
-        return Data(data, reward_affine, None)
+        return Data(data, reward_map, None)
     probability = datasets.row_weights(
         dataset, settings.weights, settings.weights_alpha, settings.weights_share
     )
@@ -160,7 +161,7 @@ def _data(experiment: Experiment) -> Data:
     if setting is not None:
         weights[setting.removeprefix("weights_")] = getattr(settings, setting)
     weights |= datasets.effective_sizes(dataset, probability)
-    return Data(with_weights(data, probability), reward_affine, weights)
+    return Data(with_weights(data, probability), reward_map, weights)
 
 
 class Online(NamedTuple):
@@ -177,7 +178,7 @@ def _online(experiment: Experiment, places: Places, data: Data, name: str) -> On
     contract.check(module, _named(places.spec, name), config)
     mixture = goals = None
     if data.transitions is not None:
-        mixture = (share_of(settings.offline_share), data.reward_affine)
+        mixture = (share_of(settings.offline_share), data.reward_map)
     if places.inside is not None:
         goals = places.inside.environment
     elif places.hosted is not None:

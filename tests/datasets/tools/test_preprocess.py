@@ -7,6 +7,7 @@ import typing
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -36,9 +37,9 @@ def iql_loop(dataset: datasets.OfflineDataset) -> tuple[float, float]:
 
 
 def range_scale(dataset: datasets.OfflineDataset) -> float:
-    scale, shift = datasets.reward_transform("return_range", dataset)
-    assert shift == 0
-    return scale
+    rewards = datasets.reward_transform("return_range", dataset)
+    assert rewards.shift == 0
+    return rewards.scale
 
 
 def assert_loops_range(dataset: datasets.OfflineDataset) -> None:
@@ -100,15 +101,32 @@ def test_corrupted_rewards_leave_iqls_trajectories_alone(tmp_path: Path) -> None
 )
 def test_transforms(tmp_path: Path, name: Any, expected: Any) -> None:
     dataset = made(tmp_path, [5, 8], "to")
-    scale, shift = datasets.reward_transform(name, dataset)
     reward = np.asarray(dataset.transitions.reward, np.float64)
-    np.testing.assert_allclose(scale * reward + shift, expected(reward), rtol=1e-12, atol=1e-12)
+    changed = datasets.reward_transform(name, dataset)(reward)
+    np.testing.assert_allclose(changed, expected(reward), rtol=1e-12, atol=1e-12)
+
+
+def test_sparse_rewards_are_qams(tmp_path: Path) -> None:
+    """(r != 0) * -1, main.py of arXiv:2601.14234's code; here without a minus before 0."""
+    rewards = -np.asarray([3, 2, 1, 0, 0, 0.5, 1, 0], np.float32)
+    dataset = made(tmp_path, [5, 3], "to", rewards=rewards)
+    sparse = datasets.reward_transform("sparse", dataset)
+    for array in (rewards, jnp.asarray(rewards)):
+        changed = sparse(array)
+        assert changed.dtype == np.float32
+        np.testing.assert_array_equal(changed, (rewards != 0.0) * -1.0)
+        assert not np.signbit(changed[rewards == 0]).any()
+    above = made(tmp_path, [5, 3], "ot", rewards=rewards + 0.25)
+    message = r"'sparse' is for rewards that are below 0 until .* go up to 0\.25\. Choose another"
+    with pytest.raises(ValueError, match=message):
+        datasets.reward_transform("sparse", above)
 
 
 def test_every_name_is_known(tmp_path: Path) -> None:
-    dataset = made(tmp_path, [5, 8], "to")
+    rewards = -np.arange(13, dtype=np.float32)
+    dataset = made(tmp_path, [5, 8], "to", rewards=rewards)
     for name in typing.get_args(RewardTransform):
-        assert len(datasets.reward_transform(name, dataset)) == 2
+        assert datasets.reward_transform(name, dataset)(rewards).shape == (13,)
     wrong = "minus_on"
     message = "no reward transform 'minus_on'. Nearest: 'minus_one'. All of them: none, "
     with pytest.raises(ValueError, match=message):
