@@ -12,6 +12,9 @@ flow(s, z) where flow_steps Euler steps along v lead from z
   Q'_c    <- (1 - rho) Q'_c + rho Q_c  rho: target_rate
   acts by the flow(s, z_i) with the largest min_c Q_c, i = 1..num_candidates
 
+With chunk_length h above 1, a is a chunk [5]: r its discounted rewards, gamma
+to the power of h, and L(v) and L(Q) count whole chunks alone.
+
 Departs from the paper: IDQL [4] has a diffusion model. This is FQL's
 baseline [1, 2], with targets that follow the new critics.
 
@@ -19,11 +22,14 @@ baseline [1, 2], with targets that follow the new critics.
 [2] github.com/seohongpark/fql
 [3] Kostrikov et al., Implicit Q-Learning, arXiv:2110.06169
 [4] Hansen-Estruch et al., IDQL, arXiv:2304.10573
+[5] Q-learning with Adjoint Matching, arXiv:2601.14234, code
 
   rljax train ifql --data ogbench/cube-single-play-singletask-v0
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,13 +37,15 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
-from rljax.networks import encoders, generative
+from rljax.networks import encoders, generative, policies
 from rljax.networks.encoders import EncoderSettings
 from rljax.requirements import Count, NonNegative, Share, Widths
 
 
 @agent.config
-class Config(networks.WithCritics, networks.WithPessimism, buffers.DatasetSettings):
+class Config(
+    networks.WithCritics, networks.WithPessimism, buffers.WithChunks, buffers.DatasetSettings
+):
     """Hyperparameters."""
 
     # Optimisation
@@ -69,7 +77,7 @@ class State(struct.PyTreeNode):
     critic: networks.Trained  # [O], [A] -> [C]
     value: networks.Trained  # [O] -> [1]
     target_critic: networks.Network
-    spec: EnvSpec = struct.field(pytree_node=False)
+    spec: EnvSpec = struct.field(pytree_node=False)  # its actions are chunks
 
 
 def experience(config: Config) -> buffers.Dataset:
@@ -86,6 +94,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters; targets are copies."""
     key_actor, key_critic, key_value = jax.random.split(key, 3)
+    spec = policies.chunk_spec(spec, config.chunk_length)
     observation = spec.example()
     action = jnp.zeros(spec.action_shape)
     encoding = EncoderSettings.of(config)
@@ -115,20 +124,30 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     )
 
 
+def remember(spec: EnvSpec, config: Config) -> Any:
+    """The chunk that is played."""
+    return policies.first_chunk(spec, config.chunk_length)
+
+
 def act(
-    state: State, observation: Array, key: Array, config: Config, explore: bool
-) -> tuple[Array, dict]:
+    state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
+) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O]."""
-    spec = state.spec
-    observation = generative.repeated(spec, observation, config.num_candidates)  # [..., N, O]
-    noise = generative.action_noise(spec, observation, key)
-    action = generative.euler(lambda a, t: state.actor(a, observation, t), noise, config.flow_steps)
-    q = state.critic(observation, action).min(axis=0)  # [..., N]
-    return generative.candidate(action, q.argmax(axis=-1)), {}
+
+    def decide() -> Array:
+        many = generative.repeated(state.spec, observation, config.num_candidates)  # [..., N, O]
+        noise = generative.action_noise(state.spec, many, key)
+        chunks = generative.euler(lambda a, t: state.actor(a, many, t), noise, config.flow_steps)
+        q = state.critic(many, chunks).min(axis=0)  # [..., N]
+        return generative.candidate(chunks, q.argmax(axis=-1))
+
+    action, memory = policies.play(decide, memory, config.chunk_length)
+    return action, {}, memory
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
     """The critics' mean [...] of actions [..., A]."""
+    policies.refuse_chunks(config.chunk_length)
     return state.critic(observation, action).mean(axis=0)
 
 
@@ -145,7 +164,10 @@ def value_loss(value: networks.Network, q: Array, batch: Transition, config: Con
 def actor_loss(actor: networks.Network, batch: Transition, key: Array) -> Loss:
     """Squared error of the velocity from noise to actions."""
     loss = generative.flow_matching_loss(
-        lambda a, t: actor(a, batch.observation, t), batch.action, key
+        lambda a, t: actor(a, batch.observation, t),
+        batch.action,
+        key,
+        buffers.whole_chunks(batch),
     )
     return loss, {"actor/loss": loss}
 
@@ -153,10 +175,11 @@ def actor_loss(actor: networks.Network, batch: Transition, key: Array) -> Loss:
 # [3, eq. 6]
 def critic_loss(critic: networks.Network, next_v: Array, batch: Transition, config: Config) -> Loss:
     """Squared error of the critics, from V(s') [B]."""
-    bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
+    discount = batch.extras.get("discount", config.discount)
+    bootstrap = discount * (1.0 - batch.terminated)  # [B]
     target = batch.reward + bootstrap * next_v
     q = critic(batch.observation, batch.action)  # [C, B]
-    loss = jnp.square(q - target).mean(axis=-1).sum()
+    loss = buffers.weighted(jnp.square(q - target), batch).mean(axis=-1).sum()
     return loss, {
         "critic/loss": loss,
         "critic/q": q.mean(),
@@ -168,6 +191,7 @@ def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
     """One update of value, flow, critics and targets."""
+    batch = buffers.with_chunk_return(batch, config.discount)
     q = state.target_critic(batch.observation, batch.action)  # [C, B]
     q = networks.lower_bound(q, config.pessimism)  # [B]
     next_v = state.value(batch.next_observation)[:, 0]

@@ -9,6 +9,9 @@ a'_data next action of the data; targets as in TD3
   lambda   = 1 / mean |min_c Q_c(s, mu(s))|  [2], without a gradient
   L(mu)    = mean [ beta_1 |mu(s) - a|^2 - lambda min_c Q_c(s, mu(s)) ]  [1, eq. 6]
 
+With chunk_length h above 1, a is a chunk [4]: r its discounted rewards, gamma
+to the power of h. L(Q) and the distance to a count whole chunks alone.
+
 Departs from the paper: lambda scales the value, as in the code [2].
 The last row of a cut trajectory has no next action, and no penalty.
 Online, beta_1 can fall: to `penalty_end` of itself, as in [3].
@@ -16,25 +19,31 @@ Online, beta_1 can fall: to `penalty_end` of itself, as in [3].
 [1] Tarasov et al., ReBRAC, arXiv:2305.09836
 [2] github.com/DT6A/ReBRAC
 [3] github.com/corl-team/CORL, algorithms/*/rebrac.py
+[4] Q-learning with Adjoint Matching, arXiv:2601.14234, code
 
   rljax train rebrac --data d4rl/hopper-medium-v2
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
-from rljax.networks import encoders
+from rljax.networks import encoders, policies
 from rljax.networks.encoders import EncoderSettings
 from rljax.requirements import Count, NonNegative, Share, Widths
 
 
 @agent.config
-class Config(networks.WithCritics, networks.WithPessimism, buffers.DatasetSettings):
+class Config(
+    networks.WithCritics, networks.WithPessimism, buffers.WithChunks, buffers.DatasetSettings
+):
     """Hyperparameters."""
 
     # Optimisation
@@ -75,7 +84,7 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches with next actions; half new online."""
-    columns = (buffers.NextAction(),)
+    columns = (buffers.NextAction(),) if config.chunk_length == 1 else ()
     online = buffers.Replay.of(config, columns=columns)
     return buffers.Dataset.of(config, columns=columns, online=online)
 
@@ -90,11 +99,17 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_continuous("rebrac", spec)
     agent.require_subset(config.min_critics, config.num_critics)
     encoders.check(spec, EncoderSettings.of(config))
+    if config.chunk_length > 1 and np.any(np.asarray(config.critic_penalty) > 0.0):
+        raise ValueError(
+            "the critics' penalty is of single actions: with --config.chunk-length "
+            f"{config.chunk_length}, use --config.critic-penalty 0."
+        )
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters; targets are copies."""
     key_actor, key_critic = jax.random.split(key)
+    spec = policies.chunk_spec(spec, config.chunk_length)
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
     net = networks.MLP(config.hidden, spec.action_size, *style)
@@ -110,24 +125,35 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     )
 
 
+def remember(spec: EnvSpec, config: Config) -> Any:
+    """The chunk that is played."""
+    return policies.first_chunk(spec, config.chunk_length)
+
+
 def act(
-    state: State, observation: Array, key: Array, config: Config, explore: bool
-) -> tuple[Array, dict]:
+    state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
+) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O]."""
-    action = policy(state.actor, observation)
-    if not explore:
-        return action, {}
-    action += config.exploration_noise * jax.random.normal(key, action.shape)
-    return jnp.clip(action, -1.0, 1.0), {}
+
+    def decide() -> Array:
+        action = policy(state.actor, observation)
+        if not explore:
+            return action
+        action += config.exploration_noise * jax.random.normal(key, action.shape)
+        return jnp.clip(action, -1.0, 1.0)
+
+    action, memory = policies.play(decide, memory, config.chunk_length)
+    return action, {}, memory
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
     """The critics' mean [...] of actions [..., A]."""
+    policies.refuse_chunks(config.chunk_length)
     return state.critic(observation, action).mean(axis=0)
 
 
 def policy(actor: networks.AnyNetwork, observation: Array) -> Array:
-    """mu(s) [..., A] for observations [..., O]."""
+    """mu(s) [..., h A] for observations [..., O]."""
     return jnp.tanh(actor(observation))
 
 
@@ -144,10 +170,13 @@ def critic_loss(
     key_subset = jax.random.fold_in(key, 1)
     next_q = networks.subset(next_q, config.min_critics, key_subset)
     next_q = networks.lower_bound(next_q, config.pessimism)  # [B]
-    distance = jnp.square(next_action - batch.extras["next_action"]).sum(axis=-1)  # [B]
-    distance = jnp.where(batch.extras["has_next_action"], distance, 0.0)
-    penalty = config.critic_penalty * distance
-    bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
+    penalty = jnp.zeros_like(next_q)
+    if config.chunk_length == 1:
+        distance = jnp.square(next_action - batch.extras["next_action"]).sum(axis=-1)  # [B]
+        distance = jnp.where(batch.extras["has_next_action"], distance, 0.0)
+        penalty = config.critic_penalty * distance
+    discount = batch.extras.get("discount", config.discount)
+    bootstrap = discount * (1.0 - batch.terminated)  # [B]
     target = batch.reward + bootstrap * (next_q - penalty)
     q = critic(batch.observation, batch.action)  # [C, B]
     error = q - jax.lax.stop_gradient(target)
@@ -175,7 +204,8 @@ def actor_loss(
     action = policy(actor, batch.observation)
     q = networks.lower_bound(state.critic(batch.observation, action), config.pessimism)  # [B]
     scale = 1.0 / jax.lax.stop_gradient(jnp.abs(q).mean())
-    imitation = jnp.square(action - batch.action).sum(axis=-1).mean()
+    distance = jnp.square(action - batch.action).sum(axis=-1)
+    imitation = buffers.weighted(distance, batch).mean()
     beta = config.actor_penalty * penalty_share(step, config)
     loss = beta * imitation - scale * q.mean()
     return loss, {
@@ -189,6 +219,7 @@ def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
     """Update critics and, if due, the rest."""
+    batch = buffers.with_chunk_return(batch, config.discount)
     optimiser = networks.optimiser(config.critic_lr, step, config)
     critic, metrics = state.critic.step(optimiser, critic_loss, state, batch, key, config)
     state = state.replace(critic=critic)
