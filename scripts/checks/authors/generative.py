@@ -137,6 +137,13 @@ def qc_tasks(kind: str) -> Callable[[Path], Tasks]:
     return read
 
 
+QAMS: dict[str, Rule] = {  # what all agents have in QAM's comparison
+    **{name: rule for name, rule in QC.items() if name not in ("target", "layer_norm")},
+    "layer_norm": "value_layer_norm",
+    "pessimism": "rho",
+}
+
+
 def qam_form(theirs: Any) -> str:
     """Who acts; a weight or a scale of 0 switches a form off."""
     if theirs["fql_alpha"]:
@@ -145,9 +152,7 @@ def qam_form(theirs: Any) -> str:
 
 
 QAM: dict[str, Rule] = {
-    **{name: rule for name, rule in QC.items() if name not in ("target", "layer_norm")},
-    "layer_norm": "value_layer_norm",
-    "pessimism": "rho",
+    **QAMS,
     "inverse_temperature": "inv_temp",
     "max_grad_norm": in_words("clip_grad", {True: 1.0, False: None}),
     "form": qam_form,
@@ -158,6 +163,19 @@ QAM: dict[str, Rule] = {
 }
 del QAM["actor_lr"], QAM["critic_lr"]
 QAM["learning_rate"] = "lr"
+
+REBRAC: dict[str, Rule] = {
+    **{name: rule for name, rule in QAMS.items() if name != "flow_steps"},
+    "layer_norm": in_words("value_layer_norm", {True: "last"}),
+    "critic_penalty": lambda theirs: 0.0,
+    "actor_penalty": "alpha_actor",
+    "target_noise": "actor_noise",
+    "exploration_noise": "actor_noise",
+    "target_noise_clip": "actor_noise_clip",
+    "policy_delay": "actor_freq",
+    "activation": lambda theirs: "gelu_tanh",
+    "initialisation": lambda theirs: "glorot_uniform",
+}
 
 
 def qam_tasks(method: str) -> Callable[[Path], Tasks]:
@@ -171,12 +189,15 @@ def qam_tasks(method: str) -> Callable[[Path], Tasks]:
         readers.says(script, '"agent.discount": 0.995 if "giant" in env_name or "humanoid" in')
         readers.says(script, '"agent.rho": 0.0 if "humanoid" in domain else 0.5')
         readers.says(script, "'agent.num_qs': 10")
+        readers.says(script, '"sparse": False if "sparse" not in domain else True')
+        readers.says(checkout / "main.py", 'sparse_rewards = (ds["rewards"] != 0.0) * -1.0')
         tasks: Tasks = {}
         for domain, tuned in readers.constant(script, "agent_params")[method].items():
             name = domain.removesuffix("-sparse")
+            rewards = "none" if name == domain else "sparse"
             tasks[f"ogbench/{name}-singletask-task1-v0"] = {
                 **defaults,
-                "rewards": "none",
+                "rewards": rewards,
                 "num_qs": 10,
                 "rho": 0.0 if "humanoid" in name else 0.5,
                 "discount": 0.995 if "giant" in name or "humanoid" in name else 0.99,
@@ -186,6 +207,16 @@ def qam_tasks(method: str) -> Callable[[Path], Tasks]:
         return tasks
 
     return read
+
+
+def qam_rebrac_tasks(checkout: Path) -> Tasks:
+    """Those of `qam_tasks`; the rest of the rules is written in code."""
+    agent, networks = checkout / "agents" / "rebrac.py", checkout / "utils" / "networks.py"
+    readers.says(agent, "return agent.total_loss(batch, grad_params, rng=rng)")
+    readers.says(agent, """batch['masks'][..., -1] * next_q q =""")
+    readers.says(networks, "activations: Any = nn.gelu")
+    readers.says(networks, "default_init = nn.initializers.xavier_uniform")
+    return qam_tasks("REBRAC")(checkout)
 
 
 GOALS: dict[Any, Any] = {True: "geometric", False: "even"}
@@ -279,12 +310,7 @@ SOURCES = (
         "qam",
         "experiments/reproduce.py, agents/fql.py",
         qam_tasks("FQL"),
-        {
-            **{name: rule for name, rule in QC.items() if name not in ("target", "layer_norm")},
-            "layer_norm": "value_layer_norm",
-            "distillation_weight": "alpha",
-            "pessimism": "rho",
-        },
+        {**QAMS, "distillation_weight": "alpha"},
         variant="qam",
     ),
     *(
@@ -317,6 +343,29 @@ SOURCES = (
             "num_candidates": "num_samples",
             "flow_steps": "flow_steps",
         },
+    ),
+    Source(
+        "ifql",
+        "qam",
+        "experiments/reproduce.py, agents/ifql.py",
+        qam_tasks("IFQL"),
+        {**QAMS, "value_lr": "lr", "expectile": "kappa", "num_candidates": "num_samples"},
+        variant="qam",
+    ),
+    Source(
+        "rebrac",
+        "qam",
+        "experiments/reproduce.py, agents/rebrac.py",
+        qam_rebrac_tasks,
+        REBRAC,
+        (
+            Intended(
+                "policy_delay target_rate",
+                "*",
+                "Their actor moves in every update, since `actor_freq` does not reach its loss",
+            ),
+        ),
+        variant="qam",
     ),
     Source("gciql", "ogbench", "impls/hyperparameters.sh", gciql_tasks, GCIQL),
 )
