@@ -8,6 +8,7 @@ t_i = i d, i = 0 .. K-1.
 [2] Lipman et al., Flow Matching, arXiv:2210.02747
 [3] Geng et al., Mean Flows, arXiv:2505.13447
 [4] Domingo-Enrich et al., Adjoint Matching, arXiv:2409.08861
+[5] Tancik et al., Fourier Features, arXiv:2006.10739
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from rljax.networks.layers import Module
 from rljax.requirements import AtLeast
 
 Noising = Literal["vp", "linear"]
+Sampling = Literal["posterior", "wide", "clean"]
 Embedding = Annotated[int, AtLeast(4)]
 
 
@@ -39,7 +41,8 @@ def sinusoidal(time: Array, size: int) -> Array:
 class Field(Module):
     """An MLP over noisy actions, observations and times.
 
-    A time enters as a number, or as `embedding` > 0 features, an MLP of its `sinusoidal`.
+    A time enters as a number, or as an MLP of `embedding` > 0 waves: of its `sinusoidal`, or
+    with `time_widths` of waves whose frequencies are learnt [5].
     """
 
     hidden: tuple[int, ...]
@@ -49,6 +52,7 @@ class Field(Module):
     layer_norm: bool | Literal["last"] = False
     precision: networks.Precision = "float32"
     embedding: int = 0
+    time_widths: tuple[int, ...] | None = None  # of that MLP's layers, the last one too
     encoder: nn.Module | None = None  # of observations that are no vectors
 
     @nn.compact
@@ -60,13 +64,21 @@ class Field(Module):
         inputs = []
         for i, time in enumerate(times):
             if self.embedding:
-                size = self.embedding
-                embed = networks.MLP((2 * size,), size, *style, name=f"time_{i}")
-                inputs.append(embed(sinusoidal(time, size)))
+                *hidden, size = self.time_widths or (2 * self.embedding, self.embedding)
+                embed = networks.MLP(tuple(hidden), size, *style, name=f"time_{i}")
+                inputs.append(embed(self._waves(time, f"frequencies_{i}")))
             else:
                 inputs.append(time[..., None])
         body = networks.MLP(self.hidden, self.features, *style, name="body")
         return body(action, *inputs, observation)
+
+    def _waves(self, time: Array, name: str) -> Array:
+        if self.time_widths is None:
+            return sinusoidal(time, self.embedding)
+        normal = nn.initializers.normal(0.2)
+        turns = time[..., None] * self.param(name, normal, (self.embedding // 2,))
+        angle = 2.0 * jnp.pi * turns
+        return jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], axis=-1)
 
 
 class NoiseSchedule(NamedTuple):
@@ -97,10 +109,15 @@ def noised(schedule: NoiseSchedule, action: Array, step: Array, noise: Array) ->
     return jnp.sqrt(signal) * action + jnp.sqrt(1.0 - signal) * noise
 
 
-def denoised(schedule: NoiseSchedule, noisy: Array, step: Array, noise: Array) -> Array:
-    """The inverse of `noised`: clean actions [..., A], clipped to [-1, 1]."""
+def estimated(schedule: NoiseSchedule, noisy: Array, step: Array, noise: Array) -> Array:
+    """The inverse of `noised`: clean actions [..., A]."""
     signal = schedule.signal[step][..., None]
-    return jnp.clip((noisy - jnp.sqrt(1.0 - signal) * noise) / jnp.sqrt(signal), -1.0, 1.0)
+    return (noisy - jnp.sqrt(1.0 - signal) * noise) / jnp.sqrt(signal)
+
+
+def denoised(schedule: NoiseSchedule, noisy: Array, step: Array, noise: Array) -> Array:
+    """The same, clipped to [-1, 1]."""
+    return jnp.clip(estimated(schedule, noisy, step, noise), -1.0, 1.0)
 
 
 def ancestral(
@@ -108,24 +125,34 @@ def ancestral(
     denoiser: Callable[[Array, Array], Array],
     key: Array,
     shape: tuple[int, ...],
+    sampling: Sampling = "posterior",
 ) -> Array:
     """Actions of `shape` [..., A] from noise, by DDPM's reverse process [1, algorithm 2].
 
-    `denoiser(noisy, step)` predicts the noise [..., A] at `step` [...]. Each step draws from
-    q(a_{t-1} | a_t, a_0) with `denoised` a_0; the last adds no noise.
+    `denoiser(noisy, step)` predicts the noise [..., A] at `step` [...]. The last step adds no
+    noise. The others draw a_{t-1} from
+
+    - posterior: q(a_{t-1} | a_t, a_0) with `denoised` a_0;
+    - wide: the same mean, with the std of q(a_t | a_{t-1}) (DAC's code);
+    - clean: the estimate of a_0 as it is, with that std, clipped (the code of arXiv:2601.14234).
     """
     alpha, signal = schedule
     before = jnp.concatenate([jnp.ones(1), signal[:-1]])  # abar_{t-1}
     weight_clean = (1.0 - alpha) * jnp.sqrt(before) / (1.0 - signal)
     weight_noisy = (1.0 - before) * jnp.sqrt(alpha) / (1.0 - signal)
-    std = jnp.sqrt((1.0 - alpha) * (1.0 - before) / (1.0 - signal))  # 0 in the last step
+    share = (1.0 - before) / (1.0 - signal) if sampling == "posterior" else before < 1.0
+    std = jnp.sqrt((1.0 - alpha) * share)  # 0 in the last step
     steps = alpha.size
     noise = jax.random.normal(key, (steps + 1, *shape))
 
     def reverse(action: Array, inputs: tuple[Array, Array]) -> tuple[Array, None]:
         t, noise = inputs
         step = jnp.full(shape[:-1], t)
-        clean = denoised(schedule, action, step, denoiser(action, step))
+        predicted = denoiser(action, step)
+        if sampling == "clean":
+            clean = estimated(schedule, action, step, predicted)
+            return jnp.clip(clean + std[t] * noise, -1.0, 1.0), None
+        clean = denoised(schedule, action, step, predicted)
         return weight_clean[t] * clean + weight_noisy[t] * action + std[t] * noise, None
 
     order = jnp.arange(steps - 1, -1, -1)

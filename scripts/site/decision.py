@@ -44,7 +44,10 @@ TREE = {
         ("a few demonstrations, no rewards", ["bc", "recoil"]),
         ("parts of the data are wrong", ["riql"]),
         ("discrete actions", ["iql", "cql_discrete"]),
-        ("several ways are good, as in play data", ["fql", "qam", "qc", "dsrl", "ifql", "ofql", "dql"]),
+        (
+            "several ways are good, as in play data",
+            ["fql", "qam", "qsm", "qc", "dsrl", "ifql", "ofql", "dql"],
+        ),
         ("good parts of bad episodes must be joined", ["iql", "rebrac", "cql", "fdvl"]),
         ("continuous actions, dense rewards", ["td3_bc", "iql", "rebrac", "edac"]),
     ],

@@ -52,9 +52,14 @@ def test_denoising_inverts_noising() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "steps"), [("vp", 500), pytest.param("linear", 1000, marks=pytest.mark.learn)]
+    ("name", "steps", "sampling"),
+    [
+        ("vp", 500, "posterior"),
+        pytest.param("linear", 1000, "posterior", marks=pytest.mark.learn),
+        pytest.param("vp", 500, "wide", marks=pytest.mark.learn),
+    ],
 )
-def test_reverse_process_draws_from_the_data(name: Any, steps: int) -> None:
+def test_reverse_process_draws_from_the_data(name: Any, steps: int, sampling: Any) -> None:
     schedule = generative.schedule(name, steps)
 
     def denoiser(noisy: Array, step: Array) -> Array:
@@ -63,8 +68,24 @@ def test_reverse_process_draws_from_the_data(name: Any, steps: int) -> None:
         variance = signal * STD**2 + 1.0 - signal
         return jnp.sqrt(1.0 - signal) * (noisy - jnp.sqrt(signal) * MEAN) / variance
 
-    drawn = jax.jit(lambda key: generative.ancestral(schedule, denoiser, key, (20_000, 1)))(KEY)
+    draw = functools.partial(generative.ancestral, schedule, denoiser)
+    drawn = jax.jit(lambda key: draw(key, (20_000, 1), sampling))(KEY)
     np.testing.assert_allclose([drawn.mean(), drawn.std()], [MEAN, STD], atol=0.01)
+
+
+def test_clean_steps_go_to_the_estimate_of_the_clean_action() -> None:
+    """Noise that leads to one action whatever it is taken from: the last step ends there, and no
+    noise is added.
+    """
+    schedule, action = generative.schedule("vp", 4), jnp.array([0.5, -0.25])
+
+    def denoiser(noisy: Array, step: Array) -> Array:
+        signal = schedule.signal[step][..., None]
+        return (noisy - jnp.sqrt(signal) * action) / jnp.sqrt(1.0 - signal)
+
+    draw = functools.partial(generative.ancestral, schedule, denoiser, sampling="clean")
+    drawn = jax.jit(lambda key: draw(key, (7, 2)))(KEY)
+    np.testing.assert_allclose(drawn, np.broadcast_to(action, (7, 2)), atol=1e-5)
 
 
 def marginal(time: Any) -> tuple[Any, Any]:
@@ -207,9 +228,9 @@ def test_candidate_takes_one_of_each() -> None:
 
 
 @pytest.mark.slow_after(1)
-@pytest.mark.parametrize("embedding", [0, 8])
-def test_field_takes_any_leading_axes_and_times(embedding: int) -> None:
-    module = generative.Field((16,), 2, embedding=embedding)
+@pytest.mark.parametrize(("embedding", "widths"), [(0, None), (8, None), (8, (6, 4))])
+def test_field_takes_any_leading_axes_and_times(embedding: int, widths: Any) -> None:
+    module = generative.Field((16,), 2, embedding=embedding, time_widths=widths)
     example = (jnp.zeros(2), jnp.zeros(3), jnp.zeros(()), jnp.zeros(()))
     network = jax.jit(lambda key: networks.create(module, key, *example))(KEY)
     action, observation = normal(4, 5, 2), normal(4, 5, 3)

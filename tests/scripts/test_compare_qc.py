@@ -1,4 +1,4 @@
-"""The comparisons of QC, QC-FQL and QAM with their authors' agents: names, rows, numbers."""
+"""The comparisons of QC, QC-FQL, QAM and QSM with their authors' agents: names, rows, numbers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.agents import qam
-from scripts.updates.offline import compare_qam, compare_qc
+from rljax.agents import qam, qsm
+from scripts.updates.offline import compare_qam, compare_qc, compare_qsm
 from tests.agents import trees
 
 
@@ -90,3 +90,36 @@ def test_names_of_qam(form: str) -> None:
     copy = compare_qam.with_their_parameters(other, theirs)
     assert trees.equal(copy.networks.parameters, learnt)
     assert trees.equal(copy.target_base, learnt.base)
+
+
+def test_names_of_qsm() -> None:
+    config = compare_qsm.config_of({})
+    first, other = (qsm.init(jax.random.key(seed), compare_qc.SMALL, config) for seed in range(2))
+    learnt = first.networks.parameters
+    critic = {"value_net": their_layers(learnt.critic.params["members"])}
+    params, actions = learnt.denoiser.params, first.spec.action_size
+    body = their_layers(params["body"])
+    # Theirs reads actions, observations and times, ours actions, times and observations.
+    kernel = body["Dense_0"]["kernel"]
+    action, time, observation = np.split(kernel, [actions, len(kernel) - compare_qc.OBSERVATION])
+    kernel = np.concatenate([action, observation, time])
+    theirs = {
+        "modules_critic": critic,
+        "modules_target_critic": critic,
+        "modules_actor": {
+            "FourierFeatures_0": {"kernel": params["frequencies_0"][:, None]},
+            "MLP_0": their_layers(params["time_0"]),
+            "MLP_1": body | {"Dense_0": {**body["Dense_0"], "kernel": kernel}},
+        },
+    }
+    copy = compare_qsm.with_their_parameters(other, theirs)
+    assert trees.equal(copy.networks.parameters, learnt)
+    assert trees.equal(copy.target_critic, learnt.critic)
+
+
+def test_equal_numbers_of_qsm_do_not_depend_on_leading_axes() -> None:
+    with compare_qsm.same_numbers():
+        one, many = (jax.random.normal(jax.random.key(0), shape) for shape in ((3, 2), (4, 3, 2)))
+        np.testing.assert_array_equal(many, np.broadcast_to(one, (4, 3, 2)))
+        zero, later = (jax.random.randint(jax.random.key(0), (9,), i, i + 5) for i in range(2))
+        np.testing.assert_array_equal(zero + 1, later)

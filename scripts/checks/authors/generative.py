@@ -1,4 +1,4 @@
-"""Agents of FQL's and OGBench's authors and Diffusion-QL, beside their files."""
+"""Agents of the authors of FQL, QC, QAM and OGBench, and Diffusion-QL, beside their files."""
 
 from __future__ import annotations
 
@@ -219,6 +219,29 @@ def qam_rebrac_tasks(checkout: Path) -> Tasks:
     return qam_tasks("REBRAC")(checkout)
 
 
+def qsm_sampling(theirs: Any) -> str:
+    """What a step of the reverse process draws from."""
+    before, after = theirs["clip_sampler_before"], theirs["clip_sampler_after"]
+    return {(False, True): "clean", (True, False): "wide"}[before, after]
+
+
+QSM: dict[str, Rule] = {
+    **{
+        name: rule
+        for name, rule in QAM.items()
+        if name not in ("flow_steps", "form", "distillation_weight")
+        and not name.startswith(("edit", "target_entropy"))
+    },
+    "max_grad_norm": "clip_grad_norm",
+    "imitation_weight": "alpha",
+    "matching": in_words("actor_loss_type", {"qsm": "score", "dac": "actor_critic"}),
+    "sampling": qsm_sampling,
+    "denoising_steps": "diffusion_steps",
+    "noising": "beta_schedule",
+    "embedding": "time_dim",
+}
+
+
 GOALS: dict[Any, Any] = {True: "geometric", False: "even"}
 GCIQL: dict[str, Rule] = {
     "batch_size": "batch_size",
@@ -323,6 +346,17 @@ SOURCES = (
             variant=variant,
         )
         for method, variant in (("QAM", None), ("QAM_FQL", "fql"), ("QAM_EDIT", "edit"))
+    ),
+    *(
+        Source(
+            "qsm",
+            "qam",
+            "experiments/reproduce.py, agents/dcgql.py",
+            qam_tasks(method),
+            QSM,
+            variant=variant,
+        )
+        for method, variant in (("QSM", None), ("DAC", "dac"))
     ),
     Source(
         "qc",

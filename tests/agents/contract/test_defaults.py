@@ -65,6 +65,7 @@ OTHERS = {
     "mpo",
     "qam",
     "qc",
+    "qsm",
     "recoil",
     "resfit",
     "ro2o",
@@ -178,9 +179,10 @@ def test_defaults_learn_from_choices(agent: str, tmp_path: Path) -> None:
         pytest.param("qc", {"num_candidates": 8}, id="qc"),
         pytest.param("qam", {"num_critics": 2}, id="qam"),
         pytest.param("dsrl", {"num_critics": 2}, id="dsrl"),
+        pytest.param("qsm", {"num_critics": 2}, id="qsm"),
     ],
 )
-def test_defaults_learn_with_tuned_and_chosen_flows(
+def test_defaults_learn_with_tuned_and_chosen_generative_policies(
     agent: str, smaller: dict[str, Any], tmp_path: Path
 ) -> None:
     """In networks of an eighth of the default widths and a quarter of their batches."""
