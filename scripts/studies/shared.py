@@ -22,14 +22,15 @@ def trained(
 ) -> Path:
     """The folder of a complete run of `steps`.
 
-    A complete run is left as it is. An incomplete run continues from its newest checkpoint. If
-    there is none, `begin` starts it. The program exits if training is interrupted, or if an
-    existing run has other data or settings than `data` and `config`.
+    A complete run is left as it is. An incomplete run continues from its newest checkpoint, or
+    begins anew in its folder if it has none. If there is no run, `begin` starts it. The program
+    exits if training is interrupted, or if an existing run has other data or settings than `data`
+    and `config`.
     """
     if (out / "config.json").exists():
         _require_same(out, data, config or {})
     if not complete(out, steps):
-        if (out / "checkpoints").exists():
+        if (out / "config.json").exists():
             run.resume(out, steps, quiet=False)
         else:
             begin()

@@ -57,7 +57,8 @@ def test_interrupted_runs_end_a_study_and_go_on(tmp_path, monkeypatch):
     out, resumed = tmp_path / "run", []
     with pytest.raises(SystemExit, match="the same command goes on"):
         shared.trained(out, 10, lambda: write(out, complete=False))
-    (out / "checkpoints").mkdir()
+    described = {"data": None, "config": {}}  # without a checkpoint: `run.resume` begins it anew
+    (out / "config.json").write_text(json.dumps(described))
 
     def resume(folder: Path, steps: int, quiet: bool) -> None:
         resumed.append(steps)
