@@ -164,6 +164,18 @@ QAM: dict[str, Rule] = {
 del QAM["actor_lr"], QAM["critic_lr"]
 QAM["learning_rate"] = "lr"
 
+DSRL: dict[str, Rule] = {
+    **{
+        name: rule
+        for name, rule in QAM.items()
+        if name not in ("max_grad_norm", "form", "inverse_temperature", "distillation_weight")
+        and not name.startswith(("edit", "target_entropy"))
+    },
+    "temperature_lr": "lr",
+    "noise_scale": "noise_scale",
+    "target_entropy_share": "target_entropy_multiplier",
+}
+
 REBRAC: dict[str, Rule] = {
     **{name: rule for name, rule in QAMS.items() if name != "flow_steps"},
     "layer_norm": in_words("value_layer_norm", {True: "last"}),
@@ -358,6 +370,7 @@ SOURCES = (
         )
         for method, variant in (("QSM", None), ("DAC", "dac"))
     ),
+    Source("dsrl", "qam", "experiments/reproduce.py, agents/dsrl.py", qam_tasks("DSRL"), DSRL),
     Source(
         "qc",
         "qc",
