@@ -78,8 +78,8 @@ class State(struct.PyTreeNode):
     critic: networks.Trained  # [O], [h A] -> [C]
     noise_critic: networks.Trained  # [O], [h A] -> [C]
     log_temperature: networks.Trained  # log alpha []
-    flow: networks.Trained | None  # v: x, s, t -> velocity [h A]
-    target_flow: networks.Network | None
+    flow: Any  # v: x, s, t -> velocity [h A]; None with another run's flow
+    target_flow: Any
     target_critic: networks.Network
     spec: EnvSpec = struct.field(pytree_node=False)  # its actions are chunks
     base: Base | None = None  # whose flow decodes, if not the own

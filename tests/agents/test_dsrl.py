@@ -196,6 +196,7 @@ def test_updates_equal_the_papers(changes: Any) -> None:
         "actor": reference.mlp(state.actor),
     }
     if flow is not None:
+        assert state.base is not None
         assert trees.equal(state.base.state, flow_of_qc().state)
     else:
         actual["flow"] = reference.field(state.flow)
@@ -250,5 +251,5 @@ def test_steers_a_run_of_qc(length: int, tmp_path: Path) -> None:
     np.testing.assert_allclose(
         dsrl.decode(inner, observation, noise, config_of_one), one.decode(observation, noise)
     )
-    step = {} if length == 1 else {"step": 0}
+    step: dict[str, Any] = {} if length == 1 else {"step": 0}
     assert rljax.load(out)(np.zeros(3), **step).shape == (1,)

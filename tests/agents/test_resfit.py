@@ -94,7 +94,7 @@ class Reference:
         b = self.based(successor)
         following = np.clip(b + self.residual(self.targets["actor"], successor, b) + e, -1, 1)
         chosen = jax.random.choice(
-            key_subset, config.num_critics, (config.min_critics,), replace=False
+            key_subset, config.num_critics, (config.min_critics or 1,), replace=False
         )
         q = self.values(self.targets["critic"], successor, following)[np.asarray(chosen)]
         y = reward + config.discount * alive * q.min(axis=0)
@@ -147,11 +147,12 @@ def test_updates_equal_the_authors() -> None:
     reference.assert_same(reference.mlp(state.actor), expected.learnt["actor"], "actor")
     reference.assert_same(reference.critics(state.target_critic), expected.targets["critic"])
     reference.assert_same(reference.mlp(state.target_actor), expected.targets["actor"])
-    assert trees.equal(state.base.state, base().state)  # pyright: ignore[reportOptionalMemberAccess]
+    assert state.base is not None
+    assert trees.equal(state.base.state, base().state)
 
 
 def test_plays_the_base_at_first_and_within_its_bounds() -> None:
-    state, observation = beside_base(CONFIG), reference.observed()
+    state, observation = beside_base(CONFIG), jnp.asarray(reference.observed())
     fresh = resfit.use_base(resfit.init(KEY, SPEC, CONFIG), base(), CONFIG)
     expected = td3.act(base().state, observation, KEY, OF_BASE, False)[0]
     np.testing.assert_array_equal(resfit.act(fresh, observation, KEY, CONFIG, False)[0], expected)

@@ -65,13 +65,13 @@ def with_their_parameters(state: dsrl.State, params: Mapping[str, Any]) -> dsrl.
         "critic": like(state.critic.parameters, params["modules_critic"]),
         "noise_critic": like(state.noise_critic.parameters, params["modules_z_critic"]),
         "actor": like_policy(state.actor.parameters, params["modules_actor"]),
-        "flow": like(state.flow.parameters, params["modules_actor_bc_flow"]),  # pyright: ignore[reportOptionalMemberAccess]
+        "flow": like(state.flow.parameters, params["modules_actor_bc_flow"]),
         "log_temperature": jnp.asarray(params["modules_alpha"]["log_value"]),
     }
     trained = {name: getattr(state, name).replace(parameters=x) for name, x in changed.items()}
     return state.replace(
         target_critic=like(state.target_critic, params["modules_target_critic"]),
-        target_flow=like(state.target_flow, params["modules_target_actor_bc_flow"]),  # pyright: ignore[reportArgumentType]
+        target_flow=like(state.target_flow, params["modules_target_actor_bc_flow"]),
         **trained,
     )
 
