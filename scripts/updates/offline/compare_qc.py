@@ -173,13 +173,14 @@ def with_their_parameters(state: Any, params: Mapping[str, Any]) -> Any:
     )
 
 
-def with_new_targets(theirs: Any, rate: float) -> Any:
-    """Their agent, whose targets follow the new critics."""
-    params = theirs.network.params
-    old, new = params["modules_target_critic"], params["modules_critic"]
-    target = jax.tree.map(lambda x, y: rate * y + (1.0 - rate) * x, old, new)
-    changed = {**params, "modules_target_critic": target}
-    return theirs.replace(network=theirs.network.replace(params=changed))
+def with_new_targets(theirs: Any, before: Any, rate: float, *names: str) -> Any:
+    """Their agent, whose targets follow the new networks of these names from those `before`."""
+    params = dict(theirs.network.params)
+    for name in names:
+        old, new = before.network.params[f"modules_target_{name}"], params[f"modules_{name}"]
+        target = jax.tree.map(lambda x, y: rate * y + (1.0 - rate) * x, old, new)
+        params[f"modules_target_{name}"] = target
+    return theirs.replace(network=theirs.network.replace(params=params))
 
 
 def compared(peer: Path, updates: int, case: Case) -> dict[str, float]:
@@ -199,12 +200,10 @@ def compared(peer: Path, updates: int, case: Case) -> dict[str, float]:
             batch = data.sample_sequence(BATCH, length, config.discount)
             np.random.seed(i)
             drawn = np.random.randint(ROWS - length + 1, size=BATCH)
-            old = theirs.network.params["modules_target_critic"]
+            before = theirs
             theirs, info = theirs.update(exact(jax.tree.map(jnp.asarray, batch)))
             if case.agent is fql:
-                params = {**theirs.network.params, "modules_target_critic": old}
-                theirs = theirs.replace(network=theirs.network.replace(params=params))
-                theirs = with_new_targets(theirs, config.target_rate)
+                theirs = with_new_targets(theirs, before, config.target_rate, "critic")
             chunks = windows.chunks_of_data(prepared, jnp.asarray(drawn), length)
             chunks = exact(chunks if length > 1 else plain(prepared, drawn))
             state, metrics = update(state, chunks, jax.random.key(0), jnp.asarray(i))
