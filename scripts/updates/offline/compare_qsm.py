@@ -33,7 +33,12 @@ from scripts.updates.shared import ACTION, ACTOR, BATCH, distance, exact, relati
 CASES: dict[str, dict[str, Any]] = {
     "QSM": {"inverse_temperature": 3.0},
     "QSM, single actions": {"chunk_length": 1, "pessimism": 0.0, "inverse_temperature": 10.0},
-    "DAC": {"matching": "actor_critic", "sampling": "wide", "imitation_weight": 0.3},
+    "DAC": {  # whose slope has no weight in their code
+        "matching": "actor_critic",
+        "sampling": "wide",
+        "inverse_temperature": 1.0,
+        "imitation_weight": 0.3,
+    },
 }
 
 
