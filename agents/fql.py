@@ -25,6 +25,7 @@ Departs from the paper: nowhere. Targets follow the new critics; in [2], the old
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal
 
 import jax
@@ -96,26 +97,22 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters; targets are copies."""
     key_flow, key_one_step, key_critic = jax.random.split(key, 3)
     spec = policies.chunk_spec(spec, config.chunk_length)
-    observation = spec.example()
-    action = jnp.zeros(spec.action_shape)
     encoding = EncoderSettings.of(config)
     style = {
         "activation": config.activation,
         "initialisation": config.initialisation,
         "precision": config.precision,
     }
-    field = generative.Field(
-        config.hidden,
-        spec.action_size,
-        encoder=encoders.encoder_or_none(spec, encoding),
-        **style,
+    field = functools.partial(
+        generative.create_field, spec, encoding, hidden=config.hidden, **style
     )
     actor = Actor(
-        flow=networks.create(field, key_flow, action, observation, jnp.zeros(())),
-        one_step=networks.create(field, key_one_step, action, observation),
+        flow=field(key_flow, spec.action_size),
+        one_step=field(key_one_step, spec.action_size, timed=False),
     )
     norm = "last" if config.layer_norm else False
     net = networks.Ensemble(config.num_critics, config.critic_widths, layer_norm=norm, **style)
+    action = jnp.zeros(spec.action_shape)
     critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(
         actor=networks.trained(actor, config.actor_lr, config),
@@ -139,8 +136,7 @@ def act(
         noise = generative.action_noise(state.spec, observation, key)
         return policy(state.actor.parameters, observation, noise)
 
-    action, memory = policies.play(decide, memory, config.chunk_length)
-    return action, {}, memory
+    return policies.act_in_chunks(decide, memory, config.chunk_length)
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:

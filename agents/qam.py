@@ -28,6 +28,7 @@ Departs from the paper: nowhere. The file follows [2].
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal
 
 import jax
@@ -103,24 +104,21 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters; targets are copies."""
     key_critic, key_base, key_tuned, key_form = jax.random.split(key, 4)
     spec = policies.chunk_spec(spec, config.chunk_length)
-    observation, action = spec.example(), jnp.zeros(spec.action_shape)
     encoding = EncoderSettings.of(config)
     style = {"activation": config.activation, "initialisation": config.initialisation}
-
-    def field(key: Array, features: int, *times: Array) -> networks.Network:
-        encoder = encoders.encoder_or_none(spec, encoding)
-        net = generative.Field(config.hidden, features, encoder=encoder, **style)
-        return networks.create(net, key, action, observation, *times)
-
+    field = functools.partial(
+        generative.create_field, spec, encoding, hidden=config.hidden, **style
+    )
     norm = "last" if config.layer_norm else False
     net = networks.Ensemble(config.num_critics, config.critic_widths, layer_norm=norm, **style)
     size, form = spec.action_size, config.form
+    action = jnp.zeros(spec.action_shape)
     learnt = Networks(
         critic=encoders.create(spec, encoding, net, key_critic, action),
-        base=field(key_base, size, jnp.zeros(())),
-        tuned=field(key_tuned, size, jnp.zeros(())),
-        one_step=field(key_form, size) if form == "fql" else None,
-        edit=field(key_form, 2 * size) if form == "edit" else None,
+        base=field(key_base, size),
+        tuned=field(key_tuned, size),
+        one_step=field(key_form, size, timed=False) if form == "fql" else None,
+        edit=field(key_form, 2 * size, timed=False) if form == "edit" else None,
         log_temperature=jnp.zeros(()) if form == "edit" else None,
     )
     targets = networks.copy(learnt.critic), networks.copy(learnt.base)
@@ -136,12 +134,9 @@ def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
 ) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O]."""
-
-    def decide() -> Array:
-        return policy(state, observation, key, config)
-
-    action, memory = policies.play(decide, memory, config.chunk_length)
-    return action, {}, memory
+    return policies.act_in_chunks(
+        lambda: policy(state, observation, key, config), memory, config.chunk_length
+    )
 
 
 def decode(state: State, observation: Array, noise: Array, config: Config) -> Array:

@@ -91,23 +91,18 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters; targets are copies."""
     key_flow, key_critic = jax.random.split(key)
     spec = policies.chunk_spec(spec, config.chunk_length)
-    observation = spec.example()
-    action = jnp.zeros(spec.action_shape)
     encoding = EncoderSettings.of(config)
     style = {
         "activation": config.activation,
         "initialisation": config.initialisation,
         "precision": config.precision,
     }
-    field = generative.Field(
-        config.hidden,
-        spec.action_size,
-        encoder=encoders.encoder_or_none(spec, encoding),
-        **style,
+    actor = generative.create_field(
+        spec, encoding, key_flow, spec.action_size, hidden=config.hidden, **style
     )
-    actor = networks.create(field, key_flow, action, observation, jnp.zeros(()))
     norm = "last" if config.layer_norm else False
     net = networks.Ensemble(config.num_critics, config.critic_widths, layer_norm=norm, **style)
+    action = jnp.zeros(spec.action_shape)
     critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(
         actor=networks.trained(actor, config.actor_lr, config),
@@ -126,12 +121,9 @@ def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
 ) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O]."""
-
-    def decide() -> Array:
-        return best(state, observation, key, config)
-
-    action, memory = policies.play(decide, memory, config.chunk_length)
-    return action, {}, memory
+    return policies.act_in_chunks(
+        lambda: best(state, observation, key, config), memory, config.chunk_length
+    )
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:

@@ -194,12 +194,23 @@ def smallest_of_subset(
 
 def member(ensemble: Network | Trained, index: int) -> Network:
     """One member of an `Ensemble` as an ensemble of one: [C, ...] becomes [1, ...]."""
-    return _of_one(parameters_of(ensemble), lambda x: x[index : index + 1])
+    return _of(parameters_of(ensemble), lambda x: x[index : index + 1])
+
+
+def random_members(ensemble: Network | Trained, number: int | None, key: Array) -> Network:
+    """An ensemble of `number` different members, drawn at random: their values are those of
+    `subset`, without those of the others. None: all members.
+    """
+    network: Any = parameters_of(ensemble)
+    if number is None:
+        return network
+    index = jax.random.choice(key, _body(network).size, (number,), replace=False)
+    return _of(network, lambda x: x[index], number)
 
 
 def members(ensemble: Network | Trained) -> Network:
     """An `Ensemble` as a stack [C, ...] of ensembles of one, for `vmap` over their inputs."""
-    return _of_one(parameters_of(ensemble), lambda x: x[:, None])
+    return _of(parameters_of(ensemble), lambda x: x[:, None])
 
 
 def values_and_slopes(
@@ -224,12 +235,12 @@ def _member_axes(stack: Network) -> Network:
     return axes
 
 
-def _of_one(ensemble: Network, select: Callable[[Array], Array]) -> Network:
+def _of(ensemble: Network, select: Callable[[Array], Array], size: int = 1) -> Network:
     if isinstance(ensemble.module, Encoded):
         body = ensemble.replace(params=ensemble.params["body"], module=ensemble.module.body)
-        body = _of_one(body, select)
+        body = _of(body, select, size)
         module = ensemble.module.clone(body=body.module)
         return ensemble.replace(params={**ensemble.params, "body": body.params}, module=module)
     params, collections = jax.tree.map(select, (ensemble.params, dict(ensemble.collections)))
-    module = ensemble.module.clone(size=1)
+    module = ensemble.module.clone(size=size)
     return ensemble.replace(params=params, module=module, collections=collections)

@@ -23,6 +23,7 @@ from flax import linen as nn
 
 from rljax import networks
 from rljax.agent import Array, EnvSpec
+from rljax.networks import encoders
 from rljax.networks.layers import Module
 from rljax.requirements import AtLeast
 
@@ -79,6 +80,23 @@ class Field(Module):
         turns = time[..., None] * self.param(name, normal, (self.embedding // 2,))
         angle = 2.0 * jnp.pi * turns
         return jnp.concatenate([jnp.cos(angle), jnp.sin(angle)], axis=-1)
+
+
+def create_field(
+    spec: EnvSpec,
+    settings: encoders.EncoderSettings,
+    key: Array,
+    features: int,
+    *,
+    timed: bool = True,
+    **style: Any,
+) -> networks.Network:
+    """A fresh `Field` for actions and observations, and for one time if it is `timed`."""
+    encoder = encoders.encoder_or_none(spec, settings)
+    field = Field(features=features, encoder=encoder, **style)
+    times = [jnp.zeros(())] if timed else []
+    action = jnp.zeros(spec.action_shape)
+    return networks.create(field, key, action, spec.example(), *times)
 
 
 class NoiseSchedule(NamedTuple):

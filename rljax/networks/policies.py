@@ -264,6 +264,12 @@ def play(decide: Callable[[], Array], memory: Any, length: int) -> tuple[Array, 
     return action[..., 0, :], {"actions": actions, "played": played + 1}
 
 
+def act_in_chunks(decide: Callable[[], Array], memory: Any, length: int) -> tuple[Array, dict, Any]:
+    """What `act` returns for a policy that plays chunks without extras; see `play`."""
+    action, memory = play(decide, memory, length)
+    return action, {}, memory
+
+
 def refuse_chunks(length: int) -> None:
     """Raise `ValueError` for the value of one action, where critics judge chunks."""
     if length > 1:
