@@ -7,7 +7,7 @@ x and z standard normal, a the chunk of the data, R and w as in QC
   e(a)     = clip(a + edit_scale b),  b ~ e(.|s, a)
   best(s)  = that of a_i and e(a_i) with the largest value: the smallest of
              C random Q'_c
-  y        = R + gamma^h (1 - terminated) min of C others Q'_c(s', best(s'))
+  y        = R + gamma^h (1 - terminated) min of C new Q'_c(s', best(s'))
   L(Q)     = mean_c mean w (Q_c(s, a) - y)^2
   L(v)     = mean w (v(s, a_u, u) - (a - x))^2  as in FQL
   L(e)     = mean w (alpha log e(b|s, a) - mean_c Q_c(s, e(a)))
@@ -15,7 +15,7 @@ x and z standard normal, a the chunk of the data, R and w as in QC
   Q'_c    <- (1 - rho) Q'_c + rho Q_c  Q before its step, rho: target_rate
 
 Acts by best(s). With edit_source "flow", L(e) has a = flow(s, z) and w = 1.
-Without min_critics, best has mean_c Q_c, and y mean - pessimism std of Q'_c.
+With pessimism, best has mean_c Q_c, and y mean - pessimism std of Q'_c.
 
 Departs from the paper: v is a flow, not a diffusion, and acts itself, not
 its average. Edited actions are clipped. Losses have networks from before
@@ -49,6 +49,7 @@ from rljax.requirements import Count, NonNegative, Share, Widths
 class Config(
     temperatures.WithTemperature,
     policies.WithEdits,
+    networks.WithPessimism,
     buffers.WithChunks,
     buffers.DatasetSettings,
 ):
@@ -63,7 +64,6 @@ class Config(
     # Targets
     discount: Share = 0.99  # gamma; [2]
     target_rate: Share = 0.005  # rho; [2]
-    pessimism: NonNegative = 0.5  # std off the mean, without min_critics; [3]
     # Policy
     num_candidates: Count = 8  # N, actions of the flow; [2]; [3]: 1
     keep_unedited: bool = True  # candidates beside the edited; False in [3]
@@ -75,7 +75,7 @@ class Config(
     encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (512, 512, 512, 512)  # of all networks; [3]; [2]: 3 x 256
     num_critics: Count = 10  # all learn; [2]
-    min_critics: int | None = 2  # C, random ones; [2]; None in [3]
+    min_critics: int | None = 2  # C, random ones; None: all; [2]
     activation: networks.Activation = "gelu_tanh"  # of hidden layers; [3]
     layer_norm: bool = True  # of the critics, after activation; [3]
     initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; [3]
@@ -101,7 +101,8 @@ def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for what does not fit."""
     agent.require_continuous("expo", spec)
     agent.require_order(config, "log_std_min", "log_std_max")
-    agent.require_subset(config.min_critics, config.num_critics)
+    if config.pessimism is None:
+        agent.require_subset(config.min_critics, config.num_critics)
     encoders.check(spec, EncoderSettings.of(config))
 
 
@@ -166,16 +167,17 @@ def best(state: State, observation: Array, key: Array, config: Config) -> Array:
     if config.keep_unedited:
         actions = jnp.concatenate([unedited, actions], axis=-2)  # [..., 2 N, h A]
     each = generative.repeated(state.spec, observation, actions.shape[-2])
-    if config.min_critics is None:
-        q = state.critic(each, actions).mean(axis=0)
+    if config.pessimism is None:
+        q = networks.smallest(targets(state, key_critics, config)(each, actions))
     else:
-        critics = targets(state, key_critics, config)
-        q = networks.smallest(critics(each, actions))
+        q = state.critic(each, actions).mean(axis=0)
     return generative.candidate(actions, q.argmax(axis=-1))
 
 
 def targets(state: State, key: Array, config: Config) -> networks.Network:
-    """C random targets, or all."""
+    """C random targets; with pessimism, all."""
+    if config.pessimism is not None or config.min_critics is None:
+        return state.target_critic
     return networks.random_members(state.target_critic, config.min_critics, key)
 
 
@@ -186,8 +188,7 @@ def critic_loss(
     key_action, key_critics = jax.random.split(key)
     following = best(state, batch.next_observation, key_action, config)
     next_q = targets(state, key_critics, config)(batch.next_observation, following)
-    pessimism = config.pessimism if config.min_critics is None else None
-    next_q = networks.lower_bound(next_q, pessimism)  # [B]
+    next_q = networks.lower_bound(next_q, config.pessimism)  # [B]
     discount = batch.extras.get("discount", config.discount)
     target = batch.reward + discount * (1.0 - batch.terminated) * next_q
     q = critic(batch.observation, batch.action)  # [C, B]

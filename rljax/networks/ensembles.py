@@ -197,13 +197,11 @@ def member(ensemble: Network | Trained, index: int) -> Network:
     return _of(parameters_of(ensemble), lambda x: x[index : index + 1])
 
 
-def random_members(ensemble: Network | Trained, number: int | None, key: Array) -> Network:
-    """An ensemble of `number` different members, drawn at random: their values are those of
-    `subset`, without those of the others. None: all members.
+def random_members(ensemble: Network | Trained, number: int, key: Array) -> Network:
+    """An ensemble of `number` different members of an `Ensemble`, drawn at random: its values are
+    those of `subset`, without computing the others.
     """
     network: Any = parameters_of(ensemble)
-    if number is None:
-        return network
     index = jax.random.choice(key, _body(network).size, (number,), replace=False)
     return _of(network, lambda x: x[index], number)
 

@@ -5,6 +5,7 @@ of ColinQiyangLi/qam, f93efd2), gradients of flow and edits by differences.
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,9 +16,12 @@ import pytest
 from rljax import networks
 from rljax.agent import Transition, first_memory
 from rljax.agents import expo, qc
+from rljax.runs import records
+from rljax.runs.policies import loading
 from tests.agents import reference, trees, value_learning
 from tests.agents.test_qc import A, H, chunks
 from tests.agents.value_learning import KEY, SPEC
+from tests.runs import test_run_offline
 
 N, K = 3, 3
 CONFIG = expo.Config(
@@ -39,7 +43,6 @@ FEDIT = {
     "num_candidates": 4,
     "keep_unedited": False,
     "edit_source": "flow",
-    "min_critics": None,
     "pessimism": 0.5,
 }
 PROBE: dict[str, Any] = {
@@ -89,10 +92,10 @@ class Reference(value_learning.Networks):
 
     def drawn(self, critics: list[Any], key: jax.Array) -> list[Any]:
         """Those that judge."""
-        number = self.config.min_critics
-        if number is None:
+        if self.config.pessimism is not None or self.config.min_critics is None:
             return critics
-        order = jax.random.choice(key, len(critics), (number,), replace=False)
+        shape = (self.config.min_critics,)
+        order = jax.random.choice(key, len(critics), shape, replace=False)
         return [critics[i] for i in np.asarray(order)]
 
     def best(self, observation: np.ndarray, key: jax.Array) -> np.ndarray:
@@ -106,7 +109,7 @@ class Reference(value_learning.Networks):
             action = self.flow(observation, noise[0][:, i])
             change, _ = self.edited(self.edit, observation, action, noise[1][:, i])
             candidates += [action, change] if config.keep_unedited else [change]
-        if config.min_critics is None:
+        if config.pessimism is not None:
             q = [reference.values(self.critics, observation, x).mean(axis=0) for x in candidates]
         else:
             pair = self.drawn(self.targets, key_critics)
@@ -125,7 +128,7 @@ class Reference(value_learning.Networks):
         key_action, key_critics = jax.random.split(key_critic)
         following = self.best(successor, key_action)
         q = reference.values(self.drawn(self.targets, key_critics), successor, following)
-        if config.min_critics is None:
+        if config.pessimism is not None:
             next_q = q.mean(axis=0) - config.pessimism * q.std(axis=0)
         else:
             next_q = q.min(axis=0)
@@ -200,6 +203,7 @@ class Reference(value_learning.Networks):
 
 CASES: dict[str, Any] = {
     "single actions": {"init_temperature": 0.3},
+    "the smallest of all critics": {"min_critics": None},
     "chunks, with a delay": {"chunk_length": H, "policy_delay": 2},
     "as fedit.py": {**FEDIT, "chunk_length": H, "init_temperature": 0.3},
 }
@@ -222,7 +226,7 @@ def test_only_termination_cuts_the_bootstrap() -> None:
 
 def test_candidates_are_the_flows_actions_and_edits_by_at_most_their_scale() -> None:
     """All critics count the first number of an action: the largest of the candidates is chosen."""
-    config = dataclasses.replace(CONFIG, chunk_length=H, min_critics=None, edit_scale=0.2)
+    config = dataclasses.replace(CONFIG, chunk_length=H, pessimism=0.0, edit_scale=0.2)
     state, observation = reference.state(expo, SPEC, config), reference.observed()
     state = state.replace(critic=lambda observation, action: action[None, ..., 0])
     decide = jax.jit(lambda config: expo.best(state, observation, KEY, config))
@@ -242,7 +246,7 @@ def test_candidates_are_the_flows_actions_and_edits_by_at_most_their_scale() -> 
 
 def test_without_edits_and_candidates_beside_it_is_qc() -> None:
     """The public defaults of the authors' code: editing is off."""
-    config = dataclasses.replace(CONFIG, edit_scale=0.0, keep_unedited=False, min_critics=None)
+    config = dataclasses.replace(CONFIG, edit_scale=0.0, keep_unedited=False, pessimism=0.0)
     theirs = qc.Config(hidden=(6, 6), flow_steps=K, num_candidates=N, chunk_length=1)
     theirs = dataclasses.replace(theirs, activation="relu", layer_norm=False, num_critics=4)
     state, observation = reference.state(expo, SPEC, config), reference.observed()
@@ -268,7 +272,6 @@ def test_random_targets_choose_and_others_judge() -> None:
         drawn = networks.subset(q, 2, jax.random.key(seed))
         np.testing.assert_allclose(values, drawn, rtol=1e-5, atol=1e-6)
     assert len(met) == 6
-    assert networks.random_members(state.target_critic, None, KEY) is state.target_critic
 
 
 def test_rows_that_are_not_whole_teach_edits_of_the_datas_actions_nothing() -> None:
@@ -282,14 +285,6 @@ def test_rows_that_are_not_whole_teach_edits_of_the_datas_actions_nothing() -> N
         assert trees.equal(*edits) == same, source
 
 
-def test_a_flow_that_is_frozen_stays_bit_for_bit_and_edits_learn() -> None:
-    config = dataclasses.replace(CONFIG, actor_lr=0.0)
-    state = reference.state(expo, SPEC, config)
-    after = update(state, reference.transitions(), KEY, 0, config)[0]
-    assert trees.equal(after.actor.parameters, state.actor.parameters)
-    assert not trees.equal(after.edit.parameters, state.edit.parameters)
-
-
 def test_chunks_are_played() -> None:
     config = dataclasses.replace(CONFIG, chunk_length=H)
     state, observation = reference.state(expo, SPEC, config), jnp.zeros((2, 3))
@@ -301,6 +296,22 @@ def test_chunks_are_played() -> None:
     np.testing.assert_array_equal(np.stack(actions, axis=1), memory["actions"])
 
 
+@pytest.mark.slow
+def test_a_frozen_flow_of_qc_stays_bit_for_bit(tmp_path: Path) -> None:
+    """From data and online; edits and critics learn."""
+    data = str(test_run_offline.written(tmp_path / "pendulum.npz"))
+    shared = {"chunk_length": H, "flow_steps": 2, "hidden": (8, 8), "num_candidates": 2}
+    flow = test_run_offline.train("qc", 60, tmp_path / "flow", data, shared)
+    config = shared | {"actor_lr": 0.0, "num_critics": 3, "replay_size": 300}
+    taken = {"from_run": str(flow), "from_parts": ("actor",), "then_online": 40}
+    out = test_run_offline.train("expo", 60, tmp_path / "run", data, config, **taken)
+    before, after = (loading.load_all(path).state.state for path in (flow, out))
+    assert trees.equal(before.actor.parameters, after.actor.parameters)
+    assert records.read_config(out)["inherited"].keys() == {"actor"}
+
+
 def test_more_random_targets_than_there_are_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^--config\.min-critics"):
-        expo.check(SPEC, dataclasses.replace(CONFIG, min_critics=5))
+    config = dataclasses.replace(CONFIG, min_critics=5)
+    with pytest.raises(ValueError, match=r"^--config\.min-critics is 5, .* 1 and --config\.num-c"):
+        expo.check(SPEC, config)
+    expo.check(SPEC, dataclasses.replace(config, pessimism=0.5))

@@ -254,6 +254,30 @@ QSM: dict[str, Rule] = {
 }
 
 
+EXPO: dict[str, Rule] = {
+    **{name: rule for name, rule in QC.items() if name not in ("target", "layer_norm")},
+    "layer_norm": "value_layer_norm",
+    "edit_lr": "lr",
+    "temperature_lr": "lr",
+    "pessimism": "rho",
+    "num_candidates": "best_of_n",
+    "edit_scale": "edit_scale",
+    "target_entropy_share": "edit_target_entropy_multiplier",
+    # What their class does and no setting of it says.
+    "keep_unedited": lambda theirs: False,
+    "edit_source": lambda theirs: "flow",
+}
+
+
+def fedit_tasks(checkout: Path) -> Tasks:
+    """The settings of flows with edits in QAM's comparison, whose code says the rest."""
+    agent = checkout / "agents" / "fedit.py"
+    readers.says(agent, "actions = actions + edit_dist.sample(seed=edit_rng) * self.config")
+    readers.says(agent, "flow_actions = self.compute_flow_actions(batch['observations']")
+    readers.says(agent, 'q = self.network.select("critic")(observations, actions).mean(axis=0)')
+    return qam_tasks("FEDIT")(checkout)
+
+
 GOALS: dict[Any, Any] = {True: "geometric", False: "even"}
 GCIQL: dict[str, Rule] = {
     "batch_size": "batch_size",
@@ -371,6 +395,14 @@ SOURCES = (
         for method, variant in (("QSM", None), ("DAC", "dac"))
     ),
     Source("dsrl", "qam", "experiments/reproduce.py, agents/dsrl.py", qam_tasks("DSRL"), DSRL),
+    Source(
+        "expo",
+        "qam",
+        "experiments/reproduce.py, agents/fedit.py",
+        fedit_tasks,
+        EXPO,
+        variant="qam",
+    ),
     Source(
         "qc",
         "qc",

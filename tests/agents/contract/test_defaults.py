@@ -53,6 +53,7 @@ OTHERS = {
     "calql",
     "crossq",
     "dsrl",
+    "expo",
     "famo2o",
     "fastsac",
     "fasttd3",
@@ -180,6 +181,7 @@ def test_defaults_learn_from_choices(agent: str, tmp_path: Path) -> None:
         pytest.param("qam", {"num_critics": 2}, id="qam"),
         pytest.param("dsrl", {"num_critics": 2}, id="dsrl"),
         pytest.param("qsm", {"num_critics": 2}, id="qsm"),
+        pytest.param("expo", {"num_critics": 4}, id="expo"),
     ],
 )
 def test_defaults_learn_with_tuned_and_chosen_generative_policies(
