@@ -227,7 +227,7 @@ def test_only_termination_cuts_the_bootstrap() -> None:
 def test_candidates_are_the_flows_actions_and_edits_by_at_most_their_scale() -> None:
     """All critics count the first number of an action: the largest of the candidates is chosen."""
     config = dataclasses.replace(CONFIG, chunk_length=H, pessimism=0.0, edit_scale=0.2)
-    state, observation = reference.state(expo, SPEC, config), reference.observed()
+    state, observation = reference.state(expo, SPEC, config), jnp.asarray(reference.observed())
     state = state.replace(critic=lambda observation, action: action[None, ..., 0])
     decide = jax.jit(lambda config: expo.best(state, observation, KEY, config))
     changes: dict[str, Any] = {
@@ -249,7 +249,7 @@ def test_without_edits_and_candidates_beside_it_is_qc() -> None:
     config = dataclasses.replace(CONFIG, edit_scale=0.0, keep_unedited=False, pessimism=0.0)
     theirs = qc.Config(hidden=(6, 6), flow_steps=K, num_candidates=N, chunk_length=1)
     theirs = dataclasses.replace(theirs, activation="relu", layer_norm=False, num_critics=4)
-    state, observation = reference.state(expo, SPEC, config), reference.observed()
+    state, observation = reference.state(expo, SPEC, config), jnp.asarray(reference.observed())
     other = qc.State(state.actor, state.critic, state.target_critic, state.spec)
     key_noise = jax.random.split(KEY, 3)[0]
     np.testing.assert_array_equal(

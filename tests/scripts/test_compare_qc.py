@@ -1,7 +1,10 @@
-"""The comparisons of QC, QC-FQL, QAM and QSM with their authors' agents: names, rows, numbers."""
+"""The comparisons of QC, QC-FQL, QAM, QSM, EXPO and DSRL with their authors' agents: names, rows,
+numbers.
+"""
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import jax
@@ -9,8 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.agents import qam, qsm
-from scripts.updates.offline import compare_qam, compare_qc, compare_qsm
+from rljax.agents import dsrl, expo, qam, qsm
+from scripts.updates.offline import (
+    compare_dsrl,
+    compare_expo,
+    compare_qam,
+    compare_qc,
+    compare_qsm,
+)
 from tests.agents import trees
 
 
@@ -28,6 +37,16 @@ def their_field(network: Any) -> dict[str, Any]:
     layers = their_layers(network.params["body"])
     kernel = np.roll(layers["Dense_0"]["kernel"], compare_qc.OBSERVATION, axis=0)
     return {"mlp": layers | {"Dense_0": {**layers["Dense_0"], "kernel": kernel}}}
+
+
+def their_edit(network: Any) -> dict[str, Any]:
+    """A policy of edits of ours as theirs, whose outputs are two layers."""
+    layers = their_field(network)["mlp"]
+    *_, last = sorted(layers)
+    output = layers.pop(last)
+    heads = {part: jnp.split(x, 2, axis=-1) for part, x in output.items()}
+    mean, log_std = ({part: x[i] for part, x in heads.items()} for i in range(2))
+    return {"MLP_0": layers, "OutputDenseMean": mean, "OutputDenseLogStd": log_std}
 
 
 @pytest.mark.parametrize("name", ["QC", "QC-FQL, ten critics"])
@@ -79,13 +98,7 @@ def test_names_of_qam(form: str) -> None:
     if learnt.one_step is not None:
         theirs["modules_one_step_actor"] = their_field(learnt.one_step)
     if learnt.edit is not None:
-        layers = their_field(learnt.edit)["mlp"]
-        *_, last = sorted(layers)
-        output = layers.pop(last)
-        heads = {part: jnp.split(x, 2, axis=-1) for part, x in output.items()}
-        mean, log_std = ({part: x[i] for part, x in heads.items()} for i in range(2))
-        outputs = {"OutputDenseMean": mean, "OutputDenseLogStd": log_std}
-        theirs["modules_edit_actor"] = {"MLP_0": layers} | outputs
+        theirs["modules_edit_actor"] = their_edit(learnt.edit)
         theirs["modules_edit_alpha"] = {"log_value": learnt.log_temperature}
     copy = compare_qam.with_their_parameters(other, theirs)
     assert trees.equal(copy.networks.parameters, learnt)
@@ -123,3 +136,79 @@ def test_equal_numbers_of_qsm_do_not_depend_on_leading_axes() -> None:
         np.testing.assert_array_equal(many, np.broadcast_to(one, (4, 3, 2)))
         zero, later = (jax.random.randint(jax.random.key(0), (9,), i, i + 5) for i in range(2))
         np.testing.assert_array_equal(zero + 1, later)
+
+
+def fedit(state: expo.State) -> Any:
+    """The agent of QAM's authors with the numbers of our State."""
+    critic = {"value_net": their_layers(state.critic.parameters.params["members"])}
+    params = {
+        "modules_critic": critic,
+        "modules_target_critic": critic,
+        "modules_actor_bc_flow": their_field(state.actor.parameters),
+        "modules_edit_actor": their_edit(state.edit.parameters),
+        "modules_alpha": {"log_value": state.log_temperature.parameters},
+    }
+    return types.SimpleNamespace(network=types.SimpleNamespace(params=params))
+
+
+def expos(state: expo.State) -> Any:
+    """EXPO's agent with the numbers of our State."""
+    layers = their_layers(state.critic.parameters.params["members"])
+    *_, last = sorted(layers)
+    critic = {"VmapStateActionValue_0": {"Dense_0": layers.pop(last), "MLP_0": layers}}
+    temperature = {"log_temp": state.log_temperature.parameters}
+    params = {"critic": critic, "target_critic": critic, "temp": temperature}
+    params["edit_actor"] = their_edit(state.edit.parameters)
+    return types.SimpleNamespace(
+        **{name: types.SimpleNamespace(params=x) for name, x in params.items()}
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs", "made"),
+    [
+        ("QAM's authors", compare_expo.FlowsAndEdits, fedit),
+        ("EXPO's authors", compare_expo.Authors, expos),
+    ],
+    ids=["fedit", "expo"],
+)
+def test_names_of_expo(name: str, theirs: Any, made: Any) -> None:
+    config = compare_expo.config_of(compare_expo.CASES[name])
+    first, other = (expo.init(jax.random.key(seed), compare_qc.SMALL, config) for seed in range(2))
+    copy = theirs.like(types.SimpleNamespace(agent=made(first)), other)
+    flow = first if theirs is compare_expo.FlowsAndEdits else other
+    assert trees.equal(copy.actor.parameters, flow.actor.parameters)
+    for part in ("edit", "critic", "log_temperature"):
+        assert trees.equal(getattr(copy, part).parameters, getattr(first, part).parameters)
+    assert trees.equal(copy.target_critic, first.target_critic)
+
+
+def test_names_of_dsrl() -> None:
+    config = compare_dsrl.config_of({})
+    first, other = (dsrl.init(jax.random.key(seed), compare_qc.SMALL, config) for seed in range(2))
+    actor = their_layers(first.actor.parameters.params)
+    *_, last = sorted(actor)
+    output = actor.pop(last)
+    heads = {part: np.split(output[part], 2, axis=-1) for part in ("kernel", "bias")}
+    critic, noise_critic = (
+        {"value_net": their_layers(x.parameters.params["members"])}
+        for x in (first.critic, first.noise_critic)
+    )
+    flow = their_field(first.flow.parameters)
+    theirs = {
+        "modules_critic": critic,
+        "modules_target_critic": critic,
+        "modules_z_critic": noise_critic,
+        "modules_actor": {
+            "MLP_0": actor,
+            "OutputDenseMean": {part: both[0] for part, both in heads.items()},
+            "OutputDenseLogStd": {part: both[1] for part, both in heads.items()},
+        },
+        "modules_actor_bc_flow": flow,
+        "modules_target_actor_bc_flow": flow,
+        "modules_alpha": {"log_value": first.log_temperature.parameters},
+    }
+    copy = compare_dsrl.with_their_parameters(other, theirs)
+    for name in ("actor", "critic", "noise_critic", "flow"):
+        assert trees.equal(getattr(copy, name).parameters, getattr(first, name).parameters)
+    assert trees.equal(copy.target_flow, first.flow.parameters)
