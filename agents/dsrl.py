@@ -78,11 +78,11 @@ class State(struct.PyTreeNode):
     critic: networks.Trained  # [O], [h A] -> [C]
     noise_critic: networks.Trained  # [O], [h A] -> [C]
     log_temperature: networks.Trained  # log alpha []
-    flow: Any  # v: x, s, t -> velocity [h A]; None with another run's flow
-    target_flow: Any
     target_critic: networks.Network
     spec: EnvSpec = struct.field(pytree_node=False)  # its actions are chunks
-    base: Base | None = None  # whose flow decodes, if not the own
+    flow: Any = None  # v: x, s, t -> velocity [h A], if it is learnt
+    target_flow: Any = None
+    base: Base | None = None  # whose flow decodes, if none is learnt
 
 
 def experience(config: Config) -> buffers.Dataset | buffers.Replay:
@@ -112,7 +112,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters; targets are copies."""
     keys = jax.random.split(key, 4)
     spec = policies.chunk_spec(spec, config.chunk_length)
-    observation, action = spec.example(), jnp.zeros(spec.action_shape)
+    action = jnp.zeros(spec.action_shape)
     encoding = EncoderSettings.of(config)
     style = {"activation": config.activation, "initialisation": config.initialisation}
     norm = "last" if config.layer_norm else False
@@ -121,21 +121,22 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     noise_critic = encoders.create(spec, encoding, net, keys[1], action)
     net = networks.MLP(config.hidden, 2 * spec.action_size, **style)
     actor = encoders.create(spec, encoding, net, keys[2])
-    flow = None
-    if config.decoder == "learnt":
-        encoder = encoders.encoder_or_none(spec, encoding)
-        field = generative.Field(config.hidden, spec.action_size, encoder=encoder, **style)
-        flow = networks.create(field, keys[3], action, observation, jnp.zeros(()))
     rate = config.learning_rate
-    return State(
+    state = State(
         actor=networks.trained(actor, rate, config),
         critic=networks.trained(critic, rate, config),
         noise_critic=networks.trained(noise_critic, rate, config),
         log_temperature=temperatures.create(config),
-        flow=None if flow is None else networks.trained(flow, rate, config),
-        target_flow=None if flow is None else networks.copy(flow),
         target_critic=networks.copy(critic),
         spec=spec,
+    )
+    if config.decoder == "base":
+        return state
+    size = spec.action_size
+    flow = generative.create_field(spec, encoding, keys[3], size, hidden=config.hidden, **style)
+    return state.replace(
+        flow=networks.trained(flow, rate, config),
+        target_flow=networks.copy(flow),
     )
 
 
@@ -153,12 +154,9 @@ def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
 ) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O]."""
-
-    def decide() -> Array:
-        return policy(state, observation, key, config)
-
-    action, memory = policies.play(decide, memory, config.chunk_length)
-    return action, {}, memory
+    return policies.act_in_chunks(
+        lambda: policy(state, observation, key, config), memory, config.chunk_length
+    )
 
 
 def policy(state: State, observation: Array, key: Array, config: Config) -> Array:
@@ -213,6 +211,15 @@ def actor_loss(
     return loss, {"actor/loss": loss, "actor/entropy": -jnp.asarray(log_prob).mean()}
 
 
+# as FQL's
+def flow_loss(flow: networks.Network, batch: Transition, key: Array) -> Loss:
+    """Squared error of the velocity from noise to whole chunks."""
+    velocity = lambda x, t: flow(x, batch.observation, t)  # noqa: E731
+    whole = buffers.whole_chunks(batch)
+    loss = generative.flow_matching_loss(velocity, batch.action, key, whole)
+    return loss, {"actor/flow": loss}
+
+
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
@@ -232,22 +239,19 @@ def update(
     entropy, size = acted["actor/entropy"], state.spec.action_size
     log_temperature, warmed = temperatures.step(state.log_temperature, entropy, size, config)
     metrics |= jax.tree.map(lambda x: x.mean(), distilled) | acted | warmed
-    flow, target_flow = state.flow, state.target_flow
-    if flow is not None:
-
-        def flow_loss(flow: networks.Network) -> Loss:
-            velocity = lambda x, t: flow(x, batch.observation, t)  # noqa: E731
-            whole = buffers.whole_chunks(batch)
-            loss = generative.flow_matching_loss(velocity, batch.action, keys[3], whole)
-            return loss, {"actor/flow": loss}
-
-        target_flow = networks.polyak(flow.parameters, target_flow, config.target_rate)
-        flow, imitated = flow.step(optimiser, flow_loss)
-        metrics |= imitated
-    old = state.critic.parameters
-    target_critic = networks.polyak(old, state.target_critic, config.target_rate)
-    learnt = (actor, critic, noise_critic, log_temperature, flow, target_flow, target_critic)
-    return State(*learnt, state.spec, state.base), metrics
+    rate, old = config.target_rate, state
+    state = state.replace(
+        actor=actor,
+        critic=critic,
+        noise_critic=noise_critic,
+        log_temperature=log_temperature,
+        target_critic=networks.polyak(old.critic.parameters, old.target_critic, rate),
+    )
+    if old.flow is None:
+        return state, metrics
+    flow, imitated = old.flow.step(optimiser, flow_loss, batch, keys[3])
+    target_flow = networks.polyak(old.flow.parameters, old.target_flow, rate)
+    return state.replace(flow=flow, target_flow=target_flow), metrics | imitated
 
 
 if __name__ == "__main__":

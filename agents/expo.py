@@ -151,7 +151,7 @@ def value(state: State, observation: Array, action: Array, config: Config) -> Ar
     return state.critic(observation, action).mean(axis=0)
 
 
-def flow(state: State, observation: Array, noise: Array, config: Config) -> Array:
+def decode(state: State, observation: Array, noise: Array, config: Config) -> Array:
     """flow(s, z) [..., h A]."""
     return generative.euler(lambda x, t: state.actor(x, observation, t), noise, config.flow_steps)
 
@@ -161,7 +161,7 @@ def best(state: State, observation: Array, key: Array, config: Config) -> Array:
     key_noise, key_edit, key_critics = jax.random.split(key, 3)
     each = generative.repeated(state.spec, observation, config.num_candidates)
     noise = generative.action_noise(state.spec, each, key_noise)  # [..., N, h A]
-    unedited = flow(state, each, noise, config)
+    unedited = decode(state, each, noise, config)
     output = state.edit(unedited, each)
     actions, _ = policies.edited(output, unedited, key_edit, config)
     if config.keep_unedited:
@@ -217,7 +217,7 @@ def edit_loss(
     action, whole = batch.action, buffers.whole_chunks(batch)
     if config.edit_source == "flow":
         noise = generative.action_noise(state.spec, batch.observation, key_noise)
-        action, whole = flow(state, batch.observation, noise, config), None
+        action, whole = decode(state, batch.observation, noise, config), None
     output = edit(action, batch.observation)
     edited, log_prob = policies.edited(output, action, key_edit, config)
     q = state.critic(batch.observation, edited).mean(axis=0)  # [B]

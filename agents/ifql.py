@@ -95,23 +95,18 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters; targets are copies."""
     key_actor, key_critic, key_value = jax.random.split(key, 3)
     spec = policies.chunk_spec(spec, config.chunk_length)
-    observation = spec.example()
-    action = jnp.zeros(spec.action_shape)
     encoding = EncoderSettings.of(config)
     style = {
         "activation": config.activation,
         "initialisation": config.initialisation,
         "precision": config.precision,
     }
-    field = generative.Field(
-        config.hidden,
-        spec.action_size,
-        encoder=encoders.encoder_or_none(spec, encoding),
-        **style,
+    actor = generative.create_field(
+        spec, encoding, key_actor, spec.action_size, hidden=config.hidden, **style
     )
-    actor = networks.create(field, key_actor, action, observation, jnp.zeros(()))
     norm = "last" if config.layer_norm else False
     net = networks.Ensemble(config.num_critics, config.critic_widths, layer_norm=norm, **style)
+    action = jnp.zeros(spec.action_shape)
     critic = encoders.create(spec, encoding, net, key_critic, action)
     net = networks.MLP(config.critic_widths, 1, layer_norm=norm, **style)
     value = encoders.create(spec, encoding, net, key_value)
@@ -133,22 +128,29 @@ def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
 ) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O]."""
-
-    def decide() -> Array:
-        many = generative.repeated(state.spec, observation, config.num_candidates)  # [..., N, O]
-        noise = generative.action_noise(state.spec, many, key)
-        chunks = generative.euler(lambda a, t: state.actor(a, many, t), noise, config.flow_steps)
-        q = state.critic(many, chunks).min(axis=0)  # [..., N]
-        return generative.candidate(chunks, q.argmax(axis=-1))
-
-    action, memory = policies.play(decide, memory, config.chunk_length)
-    return action, {}, memory
+    return policies.act_in_chunks(
+        lambda: best(state, observation, key, config), memory, config.chunk_length
+    )
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
     """The critics' mean [...] of actions [..., A]."""
     policies.refuse_chunks(config.chunk_length)
     return state.critic(observation, action).mean(axis=0)
+
+
+def decode(state: State, observation: Array, noise: Array, config: Config) -> Array:
+    """flow(s, z) [..., h A]."""
+    return generative.euler(lambda a, t: state.actor(a, observation, t), noise, config.flow_steps)
+
+
+def best(state: State, observation: Array, key: Array, config: Config) -> Array:
+    """The flow's action [..., h A] with the largest min_c Q_c."""
+    observation = generative.repeated(state.spec, observation, config.num_candidates)
+    noise = generative.action_noise(state.spec, observation, key)
+    chunks = decode(state, observation, noise, config)  # [..., N, h A]
+    q = state.critic(observation, chunks).min(axis=0)  # [..., N]
+    return generative.candidate(chunks, q.argmax(axis=-1))
 
 
 # [3, eq. 5]

@@ -188,7 +188,7 @@ class Authors:
         """The actions of our flow in place of those of their base."""
         observation, key = arguments[5], arguments[3]
         noise = jax.random.normal(key, (len(observation), ACTION))
-        return expo.flow(self.flow, observation, noise, self.config), key
+        return expo.decode(self.flow, observation, noise, self.config), key
 
     def like(self, state: expo.State) -> expo.State:
         """Our State with the numbers of their networks; the flow is ours."""
