@@ -14,6 +14,7 @@ from rljax.agent import EnvSpec, check
 from rljax.analysis.comparison import mean_interval
 from rljax.learning import configuration, registry
 from scripts.studies import (
+    chunks,
     combination_lock,
     compute,
     constraints,
@@ -192,6 +193,74 @@ def study(untrained, command, tmp_path):
         return json.loads((output / f"{name}.json").read_text())
 
     return made
+
+
+CHUNKS = ("--env", "Pendulum-v1", "--updates", 20, "--online", 10, "--eval-every", 10)
+
+
+def test_chunks(study, data):
+    words = ("--data", data, *CHUNKS, "--hidden", 8, "--candidates", 2, "--seeds", 2)
+    written = study(chunks, "chunks", *words)
+    assert list(written["cells"]) == list(chunks.CELLS)
+    for cell in written["cells"].values():
+        assert [each["seed"] for each in cell] == [0, 1]
+        assert [each["steps"] for each in cell] == [[10, 20, 30]] * 2
+        assert [(each["from_data"], each["after"]) for each in cell] == [(100.0, 100.0)] * 2
+    assert written["settings"]["qc"]["num_candidates"] == 2
+    assert "num_candidates" not in written["settings"]["qam"]
+    row = "| QAM | 100 (100, 100) | 100 (100, 100) | 0, 0 | 64; 100 |"
+    assert row in chunks.table(written).splitlines()
+
+
+def test_chunks_of_another_length_are_not_taken(study, data, tmp_path):
+    out = tmp_path / "runs" / "fql-seed-0"
+    out.mkdir(parents=True)
+    (out / "config.json").write_text(json.dumps({"steps": 40, "then_online": 10}))
+    with pytest.raises(SystemExit, match=r"'steps': 40, .* and not .*'steps': 20, .*--runs"):
+        study(chunks, "chunks", "--data", data, *CHUNKS, "--cells", "fql")
+    described = {"steps": 20, "then_online": 10, "data": str(data), "config": {"hidden": [8]}}
+    (out / "config.json").write_text(json.dumps(described))
+    with pytest.raises(SystemExit, match=r"has \{.*'hidden': \[8\]\}, and not .*256.*--runs"):
+        study(chunks, "chunks", "--data", data, *CHUNKS, "--cells", "fql")
+
+
+def test_chunks_need_a_task_that_tells_success(study, untrained, data, monkeypatch):
+    words = ("--data", data, *CHUNKS, "--cells", "fql", "--seeds", 1)
+    read = chunks.folders.read
+
+    def without(out: Path) -> Any:
+        record = read(out)
+        for line in record.learners[0].evaluations:
+            del line["success"]
+        return record
+
+    monkeypatch.setattr(chunks.folders, "read", without)
+    with pytest.raises(SystemExit, match="tells no success: name a task that does"):
+        study(chunks, "chunks", *words)
+
+
+@pytest.mark.parametrize("key", chunks.CELLS)
+def test_settings_of_chunks_are_the_authors(key):
+    """Those of cube-double in the comparison of QAM's authors, but for the number of critics."""
+    cell = chunks.CELLS[key]
+    module = registry.load_agent(cell.agent)
+    given = configuration.replace(module.Config(), cell.config, key)
+    task, variant = "ogbench/cube-double-play-singletask-task2-v0", None
+    if key in ("fql-critics", "fql-chunks"):
+        variant = "qam"
+    expected = registry.preset(cell.agent, module, task, variant=variant)
+    if key == "fql":
+        task = "ogbench/cube-single-play-singletask-task2-v0"
+        assert registry.preset(cell.agent, module, task) == given
+    changes = {
+        "fql-critics": {"num_critics": 5, "chunk_length": 1},
+        "qam-fql": {"num_critics": 5, "form": "fql", "distillation_weight": 300.0},
+    }
+    change = changes.get(key, {} if key == "fql" else {"num_critics": 5})
+    assert configuration.replace(expected, change, key) == given
+    if key == "qam-fql":
+        scene = registry.preset("qam", module, task.replace("cube-double", "scene"), variant="fql")
+        assert configuration.replace(scene, {"num_critics": 5}, key) == given
 
 
 def test_combination_locks(study):
