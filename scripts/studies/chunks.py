@@ -58,7 +58,7 @@ CELLS = {
     "qc": Cell("QC, 5 critics", "qc", CHUNKS | {"num_critics": 5}),
     "qam": Cell("QAM", "qam", QAM, (64, 100)),
     # The authors switch this form off on cube-double; the weight is that of their scene.
-    "qam-fql": Cell("QAM, form FQL", "qam", QAM | {"form": "fql"} | FQL, (65, 100)),
+    "qam-fql": Cell("QAM, form FQL", "qam", QAM | {"form": "fql"} | FQL),
 }
 COLOURS = dict(
     zip(CELLS, ("#999999", "#56B4E9", "#0072B2", "#009E73", "#D55E00", "#E69F00"), strict=True)
