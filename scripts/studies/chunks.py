@@ -154,7 +154,7 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
             label = None if i else CELLS[key].name
             axes.plot(each["steps"], each["success"], color=COLOURS[key], lw=1.2, label=label)
     axes.axvline(study["updates"], color="k", linewidth=0.8, linestyle="--")
-    axes.annotate("online", (study["updates"], 1), fontsize="small", ha="left")
+    axes.annotate(" online", (study["updates"], 97), fontsize="small")
     axes.set(
         xlabel="updates, one per step when online",
         ylabel="success in %",
