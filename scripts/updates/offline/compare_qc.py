@@ -125,7 +125,7 @@ def their_data(data: Any, rows: Transition) -> Any:
     return data.create(
         observations=rows.observation,
         actions=rows.action,
-        rewards=rows.reward,
+        rewards=np.asarray(rows.reward, np.float64),  # or they round discounted ones
         masks=1.0 - np.asarray(rows.terminated, np.float32),
         terminals=np.asarray(rows.terminated | rows.truncated, np.float32),
         next_observations=rows.next_observation,
