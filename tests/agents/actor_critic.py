@@ -79,10 +79,10 @@ class ActorCritic:
         """The value [B] that the actor climbs, and its slope in the action [B, A]."""
         return reference.smallest(critics, observation, action)
 
-    def teach_critics(self, batch: Transition, y: Any) -> dict[str, float]:
+    def teach_critics(self, batch: Transition, y: Any, weight: Any = 1.0) -> dict[str, float]:
         """One step down the squared errors."""
         observation, action = batch.observation, batch.action
-        loss, q, gradient = reference.squared_errors(self.critic, observation, action, y)
+        loss, q, gradient = reference.squared_errors(self.critic, observation, action, y, weight)
         self.move("critic", gradient)
         return {"critic/loss": loss, "critic/q": q.mean(), "critic/target": y.mean()}
 

@@ -328,17 +328,34 @@ def smallest(
     return q.min(axis=0), slope[q.argmin(axis=0), np.arange(len(observation))]
 
 
+def chunk_return(batch: Transition, discount: float) -> tuple[int, np.ndarray, np.ndarray]:
+    """h, sum_i discount^i r_i [B] over the steps of each row's episode, and 1 where these are h, else
+    0; arXiv:2507.07969.
+    """
+    if "valid" not in batch.extras:
+        return 1, np.asarray(batch.reward, np.float64), np.ones(len(batch.reward))
+    valid = np.asarray(batch.extras["valid"], np.float64)
+    rewards, total = np.asarray(batch.extras["rewards"], np.float64), np.zeros(len(valid))
+    for i in range(valid.shape[1]):
+        total += discount**i * rewards[:, i] * valid[:, i]
+    return valid.shape[1], total, valid[:, -1]
+
+
 def squared_errors(
-    critics: Sequence[MLP], observation: Any, action: Any, target: np.ndarray
+    critics: Sequence[MLP], observation: Any, action: Any, target: np.ndarray, weight: Any = 1.0
 ) -> tuple[float, Any, Any]:
-    """sum_c mean (Q_c - y)^2, all values [C, B], and each critic's gradient: dQ = 2 (Q - y) / B."""
+    """sum_c mean w (Q_c - y)^2, all values [C, B], and each critic's gradient: dQ = 2 w (Q - y) / B;
+    w is `weight` [B].
+    """
     values, gradients = [], []
+    weight = np.broadcast_to(weight, target.shape)
     for critic in critics:
         q, inputs = forward(critic, np.concatenate([observation, action], axis=-1))
         values.append(q[:, 0])
-        gradients.append(backward(critic, inputs, 2.0 * (q - target[:, None]) / len(target))[0])
+        change = 2.0 * weight[:, None] * (q - target[:, None]) / len(target)
+        gradients.append(backward(critic, inputs, change)[0])
     q = np.stack(values)
-    return float(np.square(q - target).mean(axis=1).sum()), q, gradients
+    return float((weight * np.square(q - target)).mean(axis=1).sum()), q, gradients
 
 
 def expectile(

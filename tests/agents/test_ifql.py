@@ -11,6 +11,7 @@ import numpy as np
 from rljax.agent import Transition
 from rljax.agents import ifql
 from tests.agents import reference, trees, value_learning
+from tests.agents.test_qc import H, chunks
 from tests.agents.value_learning import KEY, SIZES, SPEC
 
 CONFIG = ifql.Config(
@@ -25,17 +26,27 @@ def example() -> Any:
 
 
 class Reference(value_learning.Networks):
-    """Equations 5 and 6 of arXiv:2110.06169 and equation 4 of arXiv:2502.02538."""
+    """Equations 5 and 6 of arXiv:2110.06169 and equation 4 of arXiv:2502.02538; of chunks and of
+    many critics, agents/ifql.py of arXiv:2601.14234's code.
+    """
 
     def __init__(self, state: ifql.State, config: ifql.Config) -> None:
         super().__init__(state, config, actor=reference.field)
 
+    def judged(self, observation: np.ndarray, action: np.ndarray) -> np.ndarray:
+        if self.config.pessimism is None:
+            return reference.smallest(self.targets, observation, action)[0]
+        q = np.stack([reference.value(critic, observation, action)[0] for critic in self.targets])
+        return q.mean(axis=0) - self.config.pessimism * q.std(axis=0)
+
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
-        observation, action, successor, reward, alive = value_learning.arrays(batch)
-        q = reference.smallest(self.targets, observation, action)[0]
+        observation, action, successor, _, alive = value_learning.arrays(batch)
+        length, reward, whole = reference.chunk_return(batch, self.config.discount)
+        q = self.judged(observation, action)
         next_v = value_learning.state_values(self.value, successor)
-        y = reward + self.config.discount * alive * next_v
-        metrics = self.fit_value(observation, q) | self.fit_critics(observation, action, y)
+        y = reward + self.config.discount**length * alive * next_v
+        metrics = self.fit_value(observation, q)
+        metrics |= self.fit_critics(observation, action, y, whole)
 
         key_noise, key_time = jax.random.split(key)
         noise = np.asarray(jax.random.normal(key_noise, action.shape), np.float64)
@@ -44,7 +55,8 @@ class Reference(value_learning.Networks):
 
         def flow_loss(actor: Any) -> float:
             velocity = reference.of_field(actor, between, observation, time)
-            return float(np.square(velocity - (action - noise)).mean())
+            error = np.square(velocity - (action - noise)).mean(axis=-1)
+            return float((error * whole).mean())
 
         metrics["actor/loss"] = flow_loss(self.actor)
         self.actor = self.actor_adam.step(self.actor, reference.differences(flow_loss, self.actor))
@@ -53,6 +65,7 @@ class Reference(value_learning.Networks):
 
 CASES = {
     "default": {},
+    "chunks, many critics": {"chunk_length": H, "num_critics": 4, "pessimism": 0.5},
     "three critics": {"num_critics": 3, "expectile": 0.6},
 }
 
@@ -60,11 +73,12 @@ update = jax.jit(ifql.update)
 act = jax.jit(ifql.act, static_argnames="explore")
 
 
-@reference.cases(CASES)
+@reference.cases(CASES, quick=2)
 def test_updates_equal_the_papers(changes: Any) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     state = reference.state(ifql, SPEC, config)
-    value_learning.assert_updates_equal(update, state, config, Reference)
+    batches = reference.transitions if config.chunk_length == 1 else chunks
+    value_learning.assert_updates_equal(update, state, config, Reference, batches=batches)
 
 
 def test_takes_the_best_of_the_flows_actions() -> None:
@@ -81,9 +95,10 @@ def test_takes_the_best_of_the_flows_actions() -> None:
         values.append(reference.smallest(critics, observation, actions[-1])[0])
     best = np.argmax(values, axis=0)
     assert len(set(best)) > 1
-    action, extras = act(state, observation, KEY, CONFIG, explore=False)
+    action, extras, memory = act(state, observation, KEY, CONFIG, explore=False)
     trees.assert_close(action, np.stack(actions)[best, np.arange(12)])
     assert extras == {}
+    assert memory is None
 
 
 def test_only_termination_cuts_the_bootstrap() -> None:

@@ -1,5 +1,5 @@
 """QC against float64 NumPy written from the paper, its flow's gradient by differences; and how
-chunks are played, also by FQL.
+chunks are played and learnt from by all agents that have them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rljax.agent import Transition, choose, first_memory
-from rljax.agents import fql, qc
+from rljax.agents import fql, ifql, qc, rebrac
 from rljax.networks import policies
 from rljax.runs.policies import loading
 from tests.agents import reference, trees, value_learning
@@ -136,10 +136,19 @@ def test_only_termination_cuts_the_bootstrap() -> None:
     )
 
 
-@pytest.mark.parametrize("module", [fql, qc])
+# Agents with chunks, and their settings for tiny tasks.
+OTHERS: dict[Any, dict[str, Any]] = {
+    fql: {"flow_steps": 2},
+    ifql: {"flow_steps": 2, "num_candidates": N},
+    qc: {"flow_steps": 2, "num_candidates": N},
+    rebrac: {"critic_penalty": 0.0, "policy_delay": 1},
+}
+all_agents = pytest.mark.parametrize("module", OTHERS, ids=lambda x: x.__name__.split(".")[-1])
+
+
+@all_agents
 def test_chunks_are_played_to_their_end_and_anew_in_a_new_episode(module: Any) -> None:
-    sizes = {**SIZES, "layer_norm": False, "flow_steps": 2}
-    config = module.Config(**sizes, **{"chunk_length": H})
+    config = module.Config(**SIZES, **OTHERS[module], layer_norm=False, chunk_length=H)
     state, envs = reference.state(module, SPEC, config), 4
     act = jax.jit(module.act, static_argnames="explore")
     generator = np.random.default_rng(0)
@@ -178,9 +187,23 @@ def test_chunks_have_no_value_of_one_action() -> None:
         qc.value(state, jnp.zeros(3), jnp.zeros(A), CHUNKS)
 
 
-@pytest.mark.parametrize("module", [fql, qc])
+@all_agents
+def test_a_chunk_of_one_action_teaches_what_the_action_does(module: Any) -> None:
+    config = module.Config(**SIZES, **OTHERS[module], chunk_length=1)
+    state, batch = reference.state(module, SPEC, config), reference.transitions()
+    if module is rebrac:
+        known = {"next_action": batch.action, "has_next_action": batch.terminated}
+        batch = batch.replace(extras=known)
+    valid, rewards = jnp.ones((5, 1), jnp.bool_), batch.reward[:, None]
+    one = batch.replace(extras={**batch.extras, "valid": valid, "rewards": rewards})
+    learn = jax.jit(module.update)
+    first, second = (learn(state, x, KEY, 0, config) for x in (batch, one))
+    trees.assert_close(first, second)
+
+
+@all_agents
 def test_rows_that_are_not_whole_teach_the_critics_nothing(module: Any) -> None:
-    config = module.Config(**SIZES, flow_steps=2, chunk_length=H)
+    config = module.Config(**SIZES, **OTHERS[module], chunk_length=H)
     state, batch = reference.state(module, SPEC, config), chunks()
     learn = jax.jit(module.update)
     whole = np.asarray(batch.extras["valid"][:, -1])

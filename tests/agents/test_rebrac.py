@@ -16,6 +16,7 @@ from rljax.agent import EnvSpec, Transition
 from rljax.agents import rebrac
 from rljax.learning import registry
 from tests.agents import actor_critic, reference
+from tests.agents.test_qc import H, chunks
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 CONFIG = rebrac.Config(
@@ -44,10 +45,23 @@ def transitions(seed: int = 0, size: int = 5) -> Transition:
 
 
 class Reference(actor_critic.TD3):
-    """TD3's, with equations 5 and 6 of arXiv:2305.09836."""
+    """TD3's, with equations 5 and 6 of arXiv:2305.09836; of chunks, agents/rebrac.py of
+    arXiv:2601.14234's code.
+    """
+
+    def bootstrapped(self, batch: Transition, value: np.ndarray) -> np.ndarray:
+        discount = self.config.discount
+        length, reward, _ = reference.chunk_return(batch, discount)
+        return reward + discount**length * (1 - batch.terminated) * value
+
+    def teach_critics(self, batch: Transition, y: Any, weight: Any = 1.0) -> dict[str, float]:
+        whole = reference.chunk_return(batch, self.config.discount)[2]
+        return super().teach_critics(batch, y, weight * whole)
 
     def penalty(self, batch: Transition, action: np.ndarray) -> tuple[Any, dict[str, float]]:
         """beta_2 |a' - a'_data|^2 [B], where that is known."""
+        if self.config.chunk_length > 1:
+            return 0.0, {"critic/penalty": 0.0}
         apart = np.square(action - batch.extras["next_action"]).sum(axis=1)
         penalty = self.config.critic_penalty * apart * batch.extras["has_next_action"]
         return penalty, {"critic/penalty": penalty.mean()}
@@ -55,13 +69,16 @@ class Reference(actor_critic.TD3):
     def actor_loss(
         self, batch: Transition, action: np.ndarray, step: int
     ) -> tuple[dict[str, float], np.ndarray]:
-        """dL/da = 2 beta_1 (a - a_data) - lambda dq/da, q the smallest value."""
+        """dL/da = 2 beta_1 w (a - a_data) - lambda dq/da, q the smallest value, w 1 for whole
+        chunks.
+        """
         config = self.config
         q, slope = reference.smallest(self.critic, batch.observation, action)
         scale = 1.0 / np.abs(q).mean()
         fallen = np.interp(step, (config.decay_begin, config.decay_end), (0.0, 1.0))
         beta = config.actor_penalty * (1.0 - fallen * (1.0 - config.penalty_end))
-        apart = action - batch.action
+        whole = reference.chunk_return(batch, config.discount)[2]
+        apart = whole[:, None] * (action - batch.action)
         imitation = np.square(apart).sum(axis=1).mean()
         metrics = {"actor/loss": beta * imitation - scale * q.mean()}
         metrics |= {"actor/imitation": imitation, "actor/value_scale": scale}
@@ -70,6 +87,7 @@ class Reference(actor_critic.TD3):
 
 CASES: dict[str, dict[str, Any]] = {
     "default": {},
+    "chunks": {"chunk_length": H, "critic_penalty": 0.0},
     "no delay, three critics, a falling penalty": {
         "policy_delay": 1,
         "num_critics": 3,
@@ -84,10 +102,11 @@ update = jax.jit(rebrac.update)
 fresh = functools.partial(reference.state, rebrac, SPEC)
 
 
-@reference.cases(CASES)
+@reference.cases(CASES, quick=2)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(PLAIN, **changes)
-    reference.assert_updates(update, fresh(config), config, Reference, transitions)
+    batches = transitions if config.chunk_length == 1 else chunks
+    reference.assert_updates(update, fresh(config), config, Reference, batches)
 
 
 def metrics(batch: Transition, **changes: Any) -> Any:
@@ -153,3 +172,15 @@ def test_batches_have_the_next_action_offline_and_online() -> None:
     declared: Any = rebrac.experience(rebrac.Config())
     assert declared.columns == declared.online.columns == (buffers.NextAction(),)
     assert (declared.batch_size, declared.online.batch_size) == (1024, 1024)
+
+
+def test_chunks_have_no_critics_penalty() -> None:
+    """The authors' agent with chunks has none, and the data's next chunk is not in a batch."""
+    config = dataclasses.replace(CONFIG, chunk_length=H)
+    with pytest.raises(ValueError, match=r"chunk-length 3, use --config\.critic-penalty 0\."):
+        rebrac.check(SPEC, config)
+    config = dataclasses.replace(config, critic_penalty=0.0)
+    rebrac.check(SPEC, config)
+    declared: Any = rebrac.experience(config)
+    assert declared.columns == declared.online.columns == ()
+    assert (declared.chunk_length, declared.online.chunk_length) == (H, H)

@@ -78,10 +78,10 @@ class Networks:
         return {"value/loss": loss, "value/v": v.mean()}
 
     def fit_critics(
-        self, observation: np.ndarray, action: np.ndarray, y: np.ndarray
+        self, observation: np.ndarray, action: np.ndarray, y: np.ndarray, weight: Any = 1.0
     ) -> dict[str, float]:
         """Move the critics towards y [B], and their targets after them."""
-        loss, q, gradient = reference.squared_errors(self.critics, observation, action, y)
+        loss, q, gradient = reference.squared_errors(self.critics, observation, action, y, weight)
         self.move_critics(gradient)
         return {"critic/loss": loss, "critic/q": q.mean(), "critic/target": y.mean()}
 

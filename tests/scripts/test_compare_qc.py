@@ -1,6 +1,4 @@
-"""The comparisons of QC, QC-FQL, QAM, QSM, EXPO and DSRL with their authors' agents: names, rows,
-numbers.
-"""
+"""The comparisons of agents of chunks with their authors' agents: names, rows, numbers."""
 
 from __future__ import annotations
 
@@ -12,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.agents import dsrl, expo, qam, qsm
+from rljax.agents import dsrl, expo, ifql, qam, qsm
 from scripts.updates.offline import (
     compare_dsrl,
     compare_expo,
     compare_qam,
+    compare_qam_others,
     compare_qc,
     compare_qsm,
 )
@@ -212,3 +211,32 @@ def test_names_of_dsrl() -> None:
     for name in ("actor", "critic", "noise_critic", "flow"):
         assert trees.equal(getattr(copy, name).parameters, getattr(first, name).parameters)
     assert trees.equal(copy.target_flow, first.flow.parameters)
+
+
+@pytest.mark.parametrize("name", ["IFQL", "ReBRAC"])
+def test_names_of_ifql_and_rebrac(name: str) -> None:
+    case = compare_qam_others.CASES[name]
+    config = case.agent.Config(hidden=compare_qc.ACTOR, **case.ours)
+    first, other = (
+        case.agent.init(jax.random.key(seed), compare_qc.SMALL, config) for seed in range(2)
+    )
+    parts: dict[str, Any] = {
+        "critic": {"value_net": their_layers(first.critic.parameters.params["members"])}
+    }
+    if case.agent is ifql:
+        parts["actor_flow"] = their_field(first.actor.parameters)
+        parts["value"] = {"value_net": their_layers(first.value.parameters.params)}
+    else:
+        layers = their_layers(first.actor.parameters.params)
+        *_, last = sorted(layers)
+        mean = layers.pop(last)
+        parts["actor"] = parts["target_actor"] = {"actor_net": layers, "mean_net": mean}
+    parts["target_critic"] = parts["critic"]
+    theirs = {f"modules_{part}": x for part, x in parts.items()}
+    copy = compare_qam_others.with_their_parameters(other, theirs)
+    for part in ("actor", "critic", "value"):
+        if hasattr(first, part):
+            assert trees.equal(getattr(copy, part).parameters, getattr(first, part).parameters)
+    assert trees.equal(copy.target_critic, first.critic.parameters)
+    if hasattr(first, "target_actor"):
+        assert trees.equal(copy.target_actor, first.actor.parameters)

@@ -80,6 +80,7 @@ OTHERS = {
 COSTLY = {"cpo", "ppo_lagrangian", "sac_lagrangian"}
 # The data's mean is -9, that of uniform actions -14, the best -1 or -2.
 LEARNT = -8.0
+CHUNKS = {"chunk_length": 5}
 
 
 # An agent in no table learns with these. Those that ask for a cost, goals, parts of data or another
@@ -182,6 +183,8 @@ def test_defaults_learn_from_choices(agent: str, tmp_path: Path) -> None:
         pytest.param("dsrl", {"num_critics": 2}, id="dsrl"),
         pytest.param("qsm", {"num_critics": 2}, id="qsm"),
         pytest.param("expo", {"num_critics": 4}, id="expo"),
+        pytest.param("ifql", {"num_candidates": 8, **CHUNKS}, id="ifql-chunks"),
+        pytest.param("rebrac", {"critic_penalty": 0.0, **CHUNKS}, id="rebrac-chunks"),
     ],
 )
 def test_defaults_learn_with_tuned_and_chosen_generative_policies(
@@ -197,7 +200,7 @@ def test_defaults_learn_with_tuned_and_chosen_generative_policies(
 @pytest.mark.parametrize(
     ("agent", "base", "config"),
     [
-        pytest.param("dsrl", "qc", {"decoder": "base", "num_updates": 2}, id="dsrl"),
+        pytest.param("dsrl", "fql", {"decoder": "base", "num_updates": 2}, id="dsrl"),
         pytest.param("resfit", "bc", {"residual_scale": 0.5, "critic_updates": 1_000}, id="resfit"),
     ],
 )
