@@ -216,33 +216,23 @@ def forward_norms(layers: list[MLP], x: np.ndarray, kept: Sequence[Any] = ()) ->
 
 
 def field(network: networks.AnyNetwork) -> list[MLP]:
-    """The parameters of a `generative.Field`: its body, and what embeds each time, if any, by its
-    layers; and alone the frequencies of each time that are learnt.
-    """
+    """The parameters of a `generative.Field`: its body, and what embeds each time, if any."""
     params = networks.parameters_of(network).params
-    parts = [layers(params[name]) for name in ("body", "time_0", "time_1") if name in params]
-    learnt = [name for name in ("frequencies_0", "frequencies_1") if name in params]
-    return [*parts, *([np.asarray(params[name], np.float64)] for name in learnt)]
+    return [layers(params[name]) for name in ("body", "time_0", "time_1") if name in params]
 
 
 def of_field(
     parts: list[MLP], action: np.ndarray, observation: np.ndarray, *times: np.ndarray
 ) -> np.ndarray:
     """Outputs [B, A] of a field for actions [B, A], observations [B, O] and times [B] each."""
-    body, *others = parts
-    embeddings = [part for part in others if len(part) > 1]
-    frequencies = [part[0] for part in others if len(part) == 1]
+    body, *embeddings = parts
     inputs = [action]
     for i, time in enumerate(times):
         features = time[:, None]
         if embeddings:
             half = len(embeddings[i][0]) // 2
-            if frequencies:
-                angle = 2.0 * np.pi * features * frequencies[i]
-                waves = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
-            else:
-                angle = features * 10_000.0 ** (-np.arange(half) / (half - 1))
-                waves = np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
+            angle = features * 10_000.0 ** (-np.arange(half) / (half - 1))
+            waves = np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
             features = forward(embeddings[i], waves)[0]
         inputs.append(features)
     return forward(body, np.concatenate([*inputs, observation], axis=1))[0]
@@ -329,8 +319,8 @@ def smallest(
 
 
 def chunk_return(batch: Transition, discount: float) -> tuple[int, np.ndarray, np.ndarray]:
-    """h, sum_i discount^i r_i [B] over the steps of each row's episode, and 1 where these are h, else
-    0; arXiv:2507.07969.
+    """h, sum_i discount^i r_i [B] over the steps of each row's episode, and 1 where these are h,
+    else 0; arXiv:2507.07969.
     """
     if "valid" not in batch.extras:
         return 1, np.asarray(batch.reward, np.float64), np.ones(len(batch.reward))
@@ -344,8 +334,8 @@ def chunk_return(batch: Transition, discount: float) -> tuple[int, np.ndarray, n
 def squared_errors(
     critics: Sequence[MLP], observation: Any, action: Any, target: np.ndarray, weight: Any = 1.0
 ) -> tuple[float, Any, Any]:
-    """sum_c mean w (Q_c - y)^2, all values [C, B], and each critic's gradient: dQ = 2 w (Q - y) / B;
-    w is `weight` [B].
+    """sum_c mean w (Q_c - y)^2, all values [C, B], and each critic's gradient:
+    dQ = 2 w (Q - y) / B; w is `weight` [B].
     """
     values, gradients = [], []
     weight = np.broadcast_to(weight, target.shape)
