@@ -58,7 +58,7 @@ class Config(networks.WithCritics, buffers.WithChunks, buffers.DatasetSettings):
     imitation_weight: NonNegative = 10.0  # alpha, to be tuned; [3]
     denoising_steps: Count = 10  # T; [3]
     noising: generative.Noising = "vp"  # growth of noise; [3]
-    sampling: generative.Sampling = "clean"  # what a step draws from; [3]
+    sampling: generative.Sampling = "clean"  # a step's draw; [3]
     # Networks
     encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (512, 512, 512, 512)  # of all networks; [3]
@@ -66,7 +66,7 @@ class Config(networks.WithCritics, buffers.WithChunks, buffers.DatasetSettings):
     activation: networks.Activation = "mish"  # of the noise predictor; [3]
     critic_activation: networks.Activation = "gelu_tanh"  # of the critics; [3]
     layer_norm: bool = True  # of the critics, after activation; [3]
-    embedding: generative.Embedding = 64  # learnt waves of the step; [3]
+    embedding: generative.Embedding = 64  # waves of the step; [3]
     initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; [3]
 
 
@@ -176,7 +176,7 @@ def critic_loss(
 
 
 # [1], [2]
-def matching_losses(
+def matching_errors(
     denoiser: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> dict[str, Array]:
     """Errors [B, h A] of the noise to the data's, and to the slope of values."""
@@ -203,9 +203,9 @@ def loss(learnt: Networks, state: State, batch: Transition, key: Array, config: 
     key_critic, key_actor = jax.random.split(key)
     total, metrics = critic_loss(learnt.critic, state, batch, key_critic, config)
     whole = buffers.whole_chunks(batch)
+    errors = matching_errors(learnt.denoiser, state, batch, key_actor, config)
     losses = {
-        name: (error if whole is None else error * whole).mean()
-        for name, error in matching_losses(learnt.denoiser, state, batch, key_actor, config).items()
+        name: (error if whole is None else error * whole).mean() for name, error in errors.items()
     }
     total += config.imitation_weight * losses["actor/imitation"] + losses["actor/matching"]
     return total, metrics | losses

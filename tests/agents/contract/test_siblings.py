@@ -63,6 +63,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         lines=90, own=USUAL - {"update"} | {"State", "policy", "imitation_loss", "actor_loss"}
     ),
     ("fql", "qc"): Pair(lines=100, own=EVERY),
+    ("qam", "qsm"): Pair(lines=185, own=USUAL | {"Networks", "State", "policy", "loss"}),
     ("iql", "ifql"): Pair(lines=130, own=EVERY | {"experience"}),
     ("stream_q", "stream_sarsa"): Pair(
         lines=61, own=USUAL - {"Config"} | {"State", "perceive", "act"}
