@@ -59,7 +59,7 @@ class Config(
     actor_lr: NonNegative = 3e-4  # of Adam, of the flow; 0 freezes it; [2]
     edit_lr: NonNegative = 3e-4  # of Adam, of the edits; [2]
     critic_lr: NonNegative = 3e-4  # of Adam; [2]
-    temperature_loss: temperatures.Form = "alpha"  # [2]
+    temperature_loss: temperatures.Form = "alpha"  # what Adam moves; [2]
     batch_size: int = 256  # chunks; [2]
     # Targets
     discount: Share = 0.99  # gamma; [2]

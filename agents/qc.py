@@ -28,6 +28,7 @@ chunk_length is the paper's QC-FQL.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal
 
 import jax
@@ -97,9 +98,10 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         "initialisation": config.initialisation,
         "precision": config.precision,
     }
-    actor = generative.create_field(
-        spec, encoding, key_flow, spec.action_size, hidden=config.hidden, **style
+    field = functools.partial(
+        generative.create_field, spec, encoding, hidden=config.hidden, **style
     )
+    actor = field(key_flow, spec.action_size)
     norm = "last" if config.layer_norm else False
     net = networks.Ensemble(config.num_critics, config.critic_widths, layer_norm=norm, **style)
     action = jnp.zeros(spec.action_shape)
@@ -121,9 +123,11 @@ def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
 ) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O]."""
-    return policies.act_in_chunks(
-        lambda: best(state, observation, key, config), memory, config.chunk_length
-    )
+
+    def decide() -> Array:
+        return best(state, observation, key, config)
+
+    return policies.act_in_chunks(decide, memory, config.chunk_length)
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
