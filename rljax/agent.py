@@ -297,13 +297,13 @@ def require_decoder(name: str, base: Base | None, chunk_length: int = 1) -> None
     """Raise `ValueError` without a base that makes chunks of this length of noise."""
     if base is None:
         raise ValueError(
-            f"agent '{name}' decodes by another run's flow: give --base RUN, of qc, qam, fql or "
-            "ifql."
+            f"agent '{name}' decodes by another run's flow: give --base RUN, of qc, qam, fql, "
+            "ifql or expo."
         )
     if not hasattr(base.agent, "decode"):
         raise ValueError(
             f"the policy of --base makes no actions of noise, which agent '{name}' needs: name a "
-            "run of qc, qam, fql or ifql."
+            "run of qc, qam, fql, ifql or expo."
         )
     length = getattr(base.config, "chunk_length", 1)
     if length != chunk_length:

@@ -77,9 +77,10 @@ def restored(
     folder: Folder,
     file: str,
     seals: Any,
-    digests: Sequence[str] | None = None,
+    of_base: Sequence[str] | None = None,
 ) -> Experiment:
-    """The experiment with these settings of a folder's file, and `digests` of its base's policies.
+    """The experiment with these settings of a folder's file, with the digests `of_base` of its
+    base's policies.
 
     Raises `ValueError` for code that this folder may not run.
     """
@@ -88,7 +89,7 @@ def restored(
     restored_config = configuration.replace(module.Config(), config, f"'{folder.path / file}'")
     configuration.require_lengths(restored_config, len(settings.seeds), f"'{folder.path / file}': ")
     dataset = None if settings.data is None else datasets.load(settings.data)
-    other_runs = _other_runs(settings, folder, digests)
+    other_runs = _other_runs(settings, folder, of_base)
     return Experiment(settings, module, restored_config, dataset, *other_runs)
 
 
@@ -107,9 +108,13 @@ def reopened(
     if online:
         changes = preset_online(settings.agent, settings.env, settings.data)
         settings = dataclasses.replace(settings, **{**online, "online": changes})
-    file, digests = "config.json", described.get("base_digests")
     experiment = restored(
-        settings, described["config"], folder, file, described.get("seals"), digests
+        settings,
+        described["config"],
+        folder,
+        "config.json",
+        described.get("seals"),
+        described.get("base_digests"),
     )
     then, now = described["dataset"] or {}, described_data(experiment.dataset) or {}
     changes = [
@@ -196,11 +201,11 @@ def _environment(agent: str, env: str | None, dataset: datasets.OfflineDataset |
 
 
 def _other_runs(
-    settings: Settings, folder: Folder, digests: Sequence[str] | None = None
+    settings: Settings, folder: Folder, of_base: Sequence[str] | None = None
 ) -> tuple[Callable[[], Any] | None, ...]:
     """What reads the policies of --base and --from, which files in `folder` name, only once.
 
-    `digests` are of the policies of --base with which a run began.
+    `of_base` are digests of the policies of --base with which a run began.
     """
 
     def reader(read: Callable[[Folder], Any], path: str | None) -> Callable[[], Any] | None:
@@ -208,5 +213,5 @@ def _other_runs(
             return None
         return functools.cache(functools.partial(read, folder.other(path)))
 
-    base = functools.partial(loading.base, number=len(settings.seeds), digests=digests)
+    base = functools.partial(loading.base, number=len(settings.seeds), digests=of_base)
     return reader(base, settings.base), reader(loading.load_named, settings.from_run)

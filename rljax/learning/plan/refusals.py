@@ -17,6 +17,7 @@ from rljax.envs import signals
 from rljax.envs.host.hosted import Hosted
 from rljax.learning.evaluation import LIMIT
 from rljax.learning.plan.experiment import Experiment
+from rljax.learning.population import digests_of_base
 from rljax.learning.settings import Settings
 
 HOSTED_SECONDS = 0.001  # to create one environment on the host
@@ -51,11 +52,17 @@ def require_source(experiment: Experiment, experience: Experience) -> None:
 
 def require_base(experiment: Experiment) -> None:
     """Raise `ValueError` for a base that the agent cannot use, or that it lacks."""
-    module, base = experiment.module, experiment.base
+    module, base, settings = experiment.module, experiment.base, experiment.settings
+    is_copied = settings.schedule is not None
+    if base is not None and is_copied and len(set(digests_of_base(base))) > 1:
+        raise ValueError(
+            f"--base {settings.base} has a policy for each learner, and the schedule copies "
+            "learners: name a run of one learner."
+        )
     if hasattr(module, "check_base"):
         module.check_base(base, experiment.config)
     elif base is not None:
-        contract.require_acting(experiment.settings.agent, base)
+        contract.require_acting(settings.agent, base)
 
 
 def _all_tasks(dataset: datasets.OfflineDataset | None) -> str | None:

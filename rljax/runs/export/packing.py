@@ -40,7 +40,7 @@ def pack(
     for name in (*RECORDS, *FILMS):
         if (folder.path / name).is_file():
             files[name] = (folder.path / name).read_bytes()
-    trees = {"agent": last.state, "best": best.state}
+    trees = {"agent": last.state.replace(base=None), "best": best.state.replace(base=None)}
     with outputs.atomic(path) as temporary:
         packs.write(temporary, described, {"step": last.step, "values": values}, trees, files)
     return path
