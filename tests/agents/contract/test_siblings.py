@@ -35,7 +35,7 @@ EVERY = USUAL | LOSSES | {"State", "act"}
 # 16 to 25, a replay beside data 11 to 23, goals 6, draws by priority 6, noise that lasts 10 to 13,
 # heads that classify values 12 to 17, heads of SAC and TD3 17 to 25, a falling penalty 18,
 # RLPD's and WSRL's settings 15 to 40, dropout and resets of SAC 22, a normalised V 3,
-# MEX's optimism and D4PG's steps 14.
+# MEX's optimism and D4PG's steps 14, chunks of actions 22 to 36.
 PAIRS: dict[tuple[str, str], Pair] = {
     ("sac", "td3"): Pair(lines=172, own=EVERY),
     ("sac", "sac_discrete"): Pair(lines=217, own=EVERY | {"value"}),
@@ -47,7 +47,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ("sac", "sequence_rl"): Pair(lines=215, own=EVERY | {"remember", "value"}),
     # Of offline agents normalisation is about the data.
     ("td3", "td3_bc"): Pair(129, EVERY - {"update"} | {"experience", "value"}, NORMALISATION),
-    ("td3_bc", "rebrac"): Pair(lines=96, own=EVERY - {"State", "act"} | {"experience"}),
+    ("td3_bc", "rebrac"): Pair(lines=132, own=EVERY - {"State"} | {"experience", "value"}),
     ("iql", "riql"): Pair(lines=96, own=EVERY - {"State"} | {"experience"}),
     ("iql", "fdvl"): Pair(lines=96, own=USUAL | {"value_loss", "critic_loss"}),
     ("fdvl", "recoil"): Pair(
@@ -64,7 +64,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ),
     ("fql", "qc"): Pair(lines=100, own=EVERY),
     ("qam", "qsm"): Pair(lines=185, own=USUAL | {"Networks", "State", "policy", "loss"}),
-    ("iql", "ifql"): Pair(lines=130, own=EVERY | {"experience"}),
+    ("iql", "ifql"): Pair(lines=152, own=EVERY | {"experience", "value"}),
     ("stream_q", "stream_sarsa"): Pair(
         lines=61, own=USUAL - {"Config"} | {"State", "perceive", "act"}
     ),
