@@ -186,11 +186,11 @@ def test_corrects_a_run_with_and_without_data(tmp_path: Path) -> None:
     train = functools.partial(
         small_runs.train, "resfit", "rljax/Pendulum", config=config, base=str(base)
     )
-    out, _ = parts.resumed(train, 60, 100, tmp_path / "alone")
+    out, _ = parts.resumed(train, 100, 200, tmp_path / "alone")
     observations = np.zeros((4, 3), np.float32)
     change = rljax.load(out)(observations) - rljax.load(base)(observations)
     assert np.abs(change).max() <= 0.1 + 1e-6
     data = str(test_run_offline.written(tmp_path / "data.npz"))
-    parts.resumed(functools.partial(train, data=data), 60, 100, tmp_path / "beside")
+    parts.resumed(functools.partial(train, data=data), 100, 200, tmp_path / "beside")
     with pytest.raises(ValueError, match="'resfit' begins with another run's policy: give --base"):
         small_runs.train("resfit", "rljax/Pendulum", 100, tmp_path / "none", config=config)
