@@ -14,14 +14,14 @@ e ~ clip(N(0, exploration_noise^2), +-target_noise_clip)
 
 Acts by clip(b + residual_scale mu(s, b) + noise, -1, 1), where mu is 0 at first;
 before the first update by b + U(+-warmup_noise). With `--data`, half of each
-batch is of demonstrations.
+batch is of demonstrations, and n is 1.
 
 Departs from the paper: states, not pictures, and a larger actor_lr.
 
 [1] Ankile et al., Residual Off-Policy RL, arXiv:2509.19301
 [2] github.com/amazon-science/residual-offpolicy-rl
 
-  rljax train resfit --env Hopper-v5 --base runs/bc --data d4rl/hopper-medium-v2
+  rljax train resfit --env Hopper-v5 --base runs/bc
 """
 
 from __future__ import annotations

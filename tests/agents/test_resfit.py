@@ -181,7 +181,7 @@ SMALL: dict[str, Any] = {"hidden": (16,), "num_critics": 2, "batch_size": 16}
 @pytest.mark.learn
 def test_corrects_a_run_with_and_without_data(tmp_path: Path) -> None:
     """Both stop and resume exactly; without --base a run is refused."""
-    base = small_runs.train("td3", "rljax/Pendulum", 60, tmp_path / "base", {"hidden": (8,)})
+    base = small_runs.train("td3", "rljax/Pendulum", 100, tmp_path / "base", {"hidden": (8,)})
     config = {**SMALL, "warmup_steps": 32, "critic_updates": 8}
     train = functools.partial(
         small_runs.train, "resfit", "rljax/Pendulum", config=config, base=str(base)
@@ -191,6 +191,7 @@ def test_corrects_a_run_with_and_without_data(tmp_path: Path) -> None:
     change = rljax.load(out)(observations) - rljax.load(base)(observations)
     assert np.abs(change).max() <= 0.1 + 1e-6
     data = str(test_run_offline.written(tmp_path / "data.npz"))
-    parts.resumed(functools.partial(train, data=data), 100, 200, tmp_path / "beside")
+    beside = functools.partial(train, data=data, config=config | {"n_step": 1})
+    parts.resumed(beside, 100, 200, tmp_path / "beside")
     with pytest.raises(ValueError, match="'resfit' begins with another run's policy: give --base"):
         small_runs.train("resfit", "rljax/Pendulum", 100, tmp_path / "none", config=config)
