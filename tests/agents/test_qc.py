@@ -143,7 +143,13 @@ OTHERS: dict[Any, dict[str, Any]] = {
     qc: {"flow_steps": 2, "num_candidates": N},
     rebrac: {"critic_penalty": 0.0, "policy_delay": 1},
 }
-all_agents = pytest.mark.parametrize("module", OTHERS, ids=lambda x: x.__name__.split(".")[-1])
+
+
+def name_of(module: Any) -> str:
+    return module.__name__.rpartition(".")[2]
+
+
+all_agents = pytest.mark.parametrize("module", OTHERS, ids=name_of)
 
 
 @all_agents
@@ -218,14 +224,14 @@ def test_rows_that_are_not_whole_teach_the_critics_nothing(module: Any) -> None:
 
 
 @pytest.mark.slow
-def test_runs_of_chunks_go_on_in_an_environment_and_resume(tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", [ifql, qc, rebrac], ids=name_of)
+def test_runs_of_chunks_go_on_in_an_environment_and_resume(module: Any, tmp_path: Path) -> None:
     data = str(test_run_offline.written(tmp_path / "pendulum.npz"))
-    config = {"chunk_length": H, "flow_steps": 2, "hidden": (8, 8), "num_candidates": 2}
-    config |= {"replay_size": 300}
+    config = {**OTHERS[module], "chunk_length": H, "hidden": (8, 8), "replay_size": 300}
 
     def train(steps: int, out: Path) -> Path:
         online = {"then_online": steps - 60, "seeds": 2}
-        return test_run_offline.train("qc", 60, out, data, config, **online)
+        return test_run_offline.train(name_of(module), 60, out, data, config, **online)
 
     whole, _ = parts.resumed(train, 100, 160, tmp_path)
     seen = np.random.default_rng(0).normal(size=(2 * H, 3))
