@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rljax import networks
-from rljax.agent import Transition, first_memory
+from rljax.agent import Transition
 from rljax.agents import expo, qc
 from rljax.runs import records
 from rljax.runs.policies import loading
@@ -283,17 +283,6 @@ def test_rows_that_are_not_whole_teach_edits_of_the_datas_actions_nothing() -> N
         settings = dataclasses.replace(config, edit_source=source)
         edits = [update(state, x, KEY, 0, settings)[0].edit for x in (batch, changed)]
         assert trees.equal(*edits) == same, source
-
-
-def test_chunks_are_played() -> None:
-    config = dataclasses.replace(CONFIG, chunk_length=H)
-    state, observation = reference.state(expo, SPEC, config), jnp.zeros((2, 3))
-    memory, actions = first_memory(expo, SPEC, config, 2), []
-    for i in range(H):
-        key = jax.random.fold_in(KEY, i)
-        action, _, memory = expo.act(state, observation, key, config, True, memory)
-        actions.append(action)
-    np.testing.assert_array_equal(np.stack(actions, axis=1), memory["actions"])
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rljax.agent import Transition, choose, first_memory
-from rljax.agents import fql, ifql, qc, rebrac
+from rljax.agents import expo, fql, ifql, qc, rebrac
 from rljax.networks import policies
 from rljax.runs.policies import loading
 from tests.agents import reference, trees, value_learning
@@ -138,6 +138,7 @@ def test_only_termination_cuts_the_bootstrap() -> None:
 
 # Agents with chunks, and their settings for tiny tasks.
 OTHERS: dict[Any, dict[str, Any]] = {
+    expo: {"flow_steps": 2, "num_candidates": N},
     fql: {"flow_steps": 2},
     ifql: {"flow_steps": 2, "num_candidates": N},
     qc: {"flow_steps": 2, "num_candidates": N},
