@@ -65,9 +65,9 @@ class Config(
     discount: Share = 0.99  # gamma; [2]
     target_rate: Share = 0.005  # rho; [2]
     # Policy
-    num_candidates: Count = 8  # N, actions of the flow; [2]; [3]: 1
+    num_candidates: Count = 8  # N, of the flow; [2]; [3]: 1
     keep_unedited: bool = True  # candidates beside the edited; False in [3]
-    edit_scale: NonNegative = 0.05  # of changes; [2]: 0.05, 0.7; [3]: 0.1 to 0.8
+    edit_scale: NonNegative = 0.05  # of changes; [2]; to be tuned
     edit_source: Literal["data", "flow"] = "data"  # of a in L(e); [2]; "flow" in [3]
     policy_delay: Count = 1  # critics' updates to one of the rest; [2]: 20
     flow_steps: Count = 10  # Euler steps to an action; [3]
@@ -118,7 +118,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     actor = field(key_flow, size)
     edit = field(key_edit, 2 * size, timed=False)
     norm = "last" if config.layer_norm else False
-    net = networks.Ensemble(config.num_critics, config.critic_widths, layer_norm=norm, **style)
+    sizes = (config.num_critics, config.critic_widths)
+    net = networks.Ensemble(*sizes, layer_norm=norm, **style)
     action = jnp.zeros(spec.action_shape)
     critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(
@@ -229,7 +230,7 @@ def edit_loss(
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of critics and targets and, if due, the rest."""
+    """Update critics, targets and, if due, the rest."""
     batch = buffers.with_chunk_return(batch, config.discount)
     key_critic, key_actor, key_edit = jax.random.split(key, 3)
     optimiser = networks.optimiser(config.critic_lr, step, config)
@@ -249,7 +250,8 @@ def update(
         return state, actor_metrics | metrics | temperature_metrics
 
     state, policy_metrics = agent.every(config.policy_delay, step, improve, state)
-    return state.replace(critic=critic, target_critic=target_critic), metrics | policy_metrics
+    state = state.replace(critic=critic, target_critic=target_critic)
+    return state, metrics | policy_metrics
 
 
 if __name__ == "__main__":

@@ -82,6 +82,21 @@ def test_slopes_are_each_members_alone(shape: tuple[int, ...]) -> None:
         assert_close(slope[i], total(action), rtol=1e-4)
 
 
+@pytest.mark.parametrize("shape", [(3,), (36, 36, 1)], ids=["vectors", "pictures"])
+def test_random_members_are_those_of_a_subset_alone(shape: tuple[int, ...]) -> None:
+    spec = EnvSpec("test/Example", shape, 2)
+    net, key = networks.Ensemble(4, (8,)), jax.random.key(0)
+    settings = encoders.EncoderSettings()
+    critic = encoders.create(spec, settings, net, key, jnp.zeros(2))
+    observation, action = normal(5, *shape), normal(5, 2, seed=1)
+    for seed in range(3):
+        draw = jax.random.key(seed)
+        pair = networks.random_members(critic, 2, draw)(observation, action)
+        expected = networks.subset(critic(observation, action), 2, draw)
+        assert pair.shape == (2, 5)
+        np.testing.assert_allclose(pair, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_a_lower_bound_is_the_mean_minus_deviations() -> None:
     """As numpy.std, which divides by the number of critics; and finite slopes where all agree."""
     values = np.random.default_rng(0).normal(size=(10, 7))
