@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -65,36 +67,40 @@ def test_a_subset_of_other_sizes_is_refused(number: int) -> None:
         sac.check(SPEC, sac.Config(min_critics=number))
 
 
-@pytest.mark.parametrize("shape", [(3,), (6, 7, 2)])
-def test_slopes_are_each_members_alone(shape: tuple[int, ...]) -> None:
-    """Of vectors, and of pictures with a shared encoder."""
+def critics(shape: tuple[int, ...], number: int) -> tuple[networks.Network, Any, Any]:
+    """So many critics, pictures' with a shared encoder, and a batch."""
     dtype = "float32" if len(shape) == 1 else "uint8"
     spec = EnvSpec("test/Example-v0", shape, 2, observation_dtype=dtype)
-    module = encoders.encoded(spec, encoders.EncoderSettings("small"), networks.Ensemble(3, (4,)))
+    ensemble = networks.Ensemble(number, (4,))
+    module = encoders.encoded(spec, encoders.EncoderSettings("small"), ensemble)
     critic = networks.create(module, jax.random.key(0), spec.example(), jnp.zeros(2))
     integers = np.random.default_rng(0).integers(0, 3, (5, *shape))
-    observation, action = jnp.asarray(integers, dtype), jnp.asarray(normal(5, 2))
+    return critic, jnp.asarray(integers, dtype), jnp.asarray(normal(5, 2))
+
+
+shapes = pytest.mark.parametrize("shape", [(3,), (6, 7, 2)], ids=["vectors", "pictures"])
+
+
+@shapes
+def test_random_members_have_the_values_of_a_subset(shape: tuple[int, ...]) -> None:
+    critic, observation, action = critics(shape, 4)
+    assert ("encoder" in critic.params) == (len(shape) > 1)
+    for seed in range(3):
+        key = jax.random.key(seed)
+        values = networks.random_members(critic, 2, key)(observation, action)
+        assert_close(values, networks.subset(critic(observation, action), 2, key))
+
+
+@shapes
+def test_slopes_are_each_members_alone(shape: tuple[int, ...]) -> None:
+    """Of vectors, and of pictures with a shared encoder."""
+    critic, observation, action = critics(shape, 3)
     q, slope = jax.jit(networks.values_and_slopes)(critic, observation, action)
     assert_close(q, critic(observation, action))
     for i in range(3):
         assert_close(networks.member(critic, i)(observation, action), q[i : i + 1])
         total = jax.grad(lambda action, i=i: critic(observation, action)[i].sum())
         assert_close(slope[i], total(action), rtol=1e-4)
-
-
-@pytest.mark.parametrize("shape", [(3,), (36, 36, 1)], ids=["vectors", "pictures"])
-def test_random_members_are_those_of_a_subset_alone(shape: tuple[int, ...]) -> None:
-    spec = EnvSpec("test/Example", shape, 2)
-    net, key = networks.Ensemble(4, (8,)), jax.random.key(0)
-    settings = encoders.EncoderSettings()
-    critic = encoders.create(spec, settings, net, key, jnp.zeros(2))
-    observation, action = normal(5, *shape), normal(5, 2, seed=1)
-    for seed in range(3):
-        draw = jax.random.key(seed)
-        pair = networks.random_members(critic, 2, draw)(observation, action)
-        expected = networks.subset(critic(observation, action), 2, draw)
-        assert pair.shape == (2, 5)
-        np.testing.assert_allclose(pair, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_lower_bound_is_the_mean_minus_deviations() -> None:
