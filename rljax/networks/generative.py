@@ -24,11 +24,12 @@ from flax import linen as nn
 from rljax import networks
 from rljax.agent import Array, EnvSpec
 from rljax.networks import encoders
+from rljax.networks.blocks.residual import ResidualMLP
 from rljax.networks.layers import Module
 from rljax.requirements import AtLeast
 
 Noising = Literal["vp", "linear"]
-Sampling = Literal["posterior", "wide", "clean"]
+Sampling = Literal["posterior", "wide", "free", "clean"]
 Embedding = Annotated[int, AtLeast(4)]
 
 
@@ -40,7 +41,7 @@ def sinusoidal(time: Array, size: int) -> Array:
 
 
 class Field(Module):
-    """An MLP over noisy actions, observations and times.
+    """An MLP, or residual blocks, over noisy actions, observations and times.
 
     A time enters as a number, or as an MLP of `embedding` > 0 waves: of its `sinusoidal`, or
     with `time_widths` of waves whose frequencies are learnt [5].
@@ -55,10 +56,19 @@ class Field(Module):
     embedding: int = 0
     time_widths: tuple[int, ...] | None = None  # of that MLP's layers, the last one too
     encoder: nn.Module | None = None  # of observations that are no vectors
+    residual: bool = False  # IDQL's blocks of the width H, one for each of `hidden`
 
     @nn.compact
-    def __call__(self, action: Array, observation: Any, *times: Array) -> Array:
-        """Map actions [..., A], observations [..., O...] and times [...] to [..., features]."""
+    def __call__(
+        self,
+        action: Array,
+        observation: Any,
+        *times: Array,
+        dropout: networks.Dropout | None = None,
+    ) -> Array:
+        """Map actions [..., A], observations [..., O...] and times [...] to [..., features];
+        `dropout` is that of the body.
+        """
         if self.encoder is not None:
             observation = self.encoder(observation)
         style = (self.activation, self.initialisation, 1.0, self.layer_norm, self.precision)
@@ -70,8 +80,11 @@ class Field(Module):
                 inputs.append(embed(self._waves(time, f"frequencies_{i}")))
             else:
                 inputs.append(time[..., None])
-        body = networks.MLP(self.hidden, self.features, *style, name="body")
-        return body(action, *inputs, observation)
+        if self.residual:
+            body = ResidualMLP(self.hidden, self.features, *style[:2], name="body")
+        else:
+            body = networks.MLP(self.hidden, self.features, *style, name="body")
+        return body(action, *inputs, observation, dropout=dropout)
 
     def _waves(self, time: Array, name: str) -> Array:
         if self.time_widths is None:
@@ -152,6 +165,7 @@ def ancestral(
 
     - posterior: q(a_{t-1} | a_t, a_0) with `denoised` a_0;
     - wide: the same mean, with the std of q(a_t | a_{t-1}) (DAC's code);
+    - free: the same with an a_0 that is not clipped, but the draw is (IDQL's code);
     - clean: the estimate of a_0 as it is, with that std, clipped (the code of arXiv:2601.14234).
     """
     alpha, signal = schedule
@@ -166,12 +180,16 @@ def ancestral(
     def reverse(action: Array, inputs: tuple[Array, Array]) -> tuple[Array, None]:
         t, noise = inputs
         step = jnp.full(shape[:-1], t)
-        predicted = denoiser(action, step)
-        if sampling == "clean":
-            clean = estimated(schedule, action, step, predicted)
-            return jnp.clip(clean + std[t] * noise, -1.0, 1.0), None
-        clean = denoised(schedule, action, step, predicted)
-        return weight_clean[t] * clean + weight_noisy[t] * action + std[t] * noise, None
+        clean = estimated(schedule, action, step, denoiser(action, step))
+        if sampling in ("posterior", "wide"):
+            clean = jnp.clip(clean, -1.0, 1.0)
+        mean = clean
+        if sampling != "clean":
+            mean = weight_clean[t] * clean + weight_noisy[t] * action
+        following = mean + std[t] * noise
+        if sampling in ("free", "clean"):
+            following = jnp.clip(following, -1.0, 1.0)
+        return following, None
 
     order = jnp.arange(steps - 1, -1, -1)
     return jnp.clip(jax.lax.scan(reverse, noise[0], (order, noise[1:]))[0], -1.0, 1.0)

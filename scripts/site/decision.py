@@ -46,7 +46,7 @@ TREE = {
         ("discrete actions", ["iql", "cql_discrete"]),
         (
             "several ways are good, as in play data",
-            ["fql", "qam", "qsm", "qc", "expo", "dsrl", "ifql", "ofql", "dql"],
+            ["fql", "qam", "qsm", "qc", "expo", "dsrl", "ifql", "idql", "ofql", "dql"],
         ),
         ("good parts of bad episodes must be joined", ["iql", "rebrac", "cql", "fdvl"]),
         ("continuous actions, dense rewards", ["td3_bc", "iql", "rebrac", "edac"]),

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.agents import dsrl, expo, ifql, qam, qsm
+from rljax.agents import dsrl, expo, idql, ifql, qam, qsm
 from scripts.updates.offline import (
     compare_dsrl,
     compare_expo,
+    compare_idql,
     compare_qam,
     compare_qam_others,
     compare_qc,
@@ -240,3 +241,58 @@ def test_names_of_ifql_and_rebrac(name: str) -> None:
     assert trees.equal(copy.target_critic, first.critic.parameters)
     if hasattr(first, "target_actor"):
         assert trees.equal(copy.target_actor, first.actor.parameters)
+
+
+def test_names_of_idql() -> None:
+    config = compare_idql.config_of({"decay_steps": None})
+    first, other = (idql.init(jax.random.key(seed), compare_idql.SPEC, config) for seed in range(2))
+
+    def their_critic(network: Any) -> dict[str, Any]:
+        layers = dict(network.params["members"])
+        output = layers.pop("output")
+        hidden = {name.replace("hidden", "Dense"): x for name, x in layers.items()}
+        return {"VmapStateActionValue_0": {"MLP_0": hidden, "Dense_0": output}}
+
+    def their_denoiser(network: Any) -> dict[str, Any]:
+        params = network.params
+        body, kernel = params["body"], params["body"]["input"]["kernel"]
+        ends = [compare_idql.ACTION, len(kernel) - compare_idql.OBSERVATION]
+        action, time, observation = np.split(kernel, ends)
+        kernel = np.concatenate([action, observation, time])
+        blocks: dict[str, Any] = {
+            f"MLPResNetBlock_{i}": {
+                "LayerNorm_0": body[f"norm_{i}"],
+                "Dense_0": body[f"inner_{i}"],
+                "Dense_1": body[f"outer_{i}"],
+            }
+            for i in range(2)
+        }
+        blocks |= {"Dense_0": {**body["input"], "kernel": kernel}, "Dense_1": body["output"]}
+        times = params["time_0"]
+        return {
+            "FourierFeatures_0": {"kernel": params["frequencies_0"][:, None]},
+            "MLP_0": {"Dense_0": times["hidden_0"], "Dense_1": times["output"]},
+            "MLPResNet_0": blocks,
+        }
+
+    params = first.value.parameters.params
+    layers = {name.replace("hidden", "Dense"): x for name, x in params["net"].items()}
+    value = {
+        "OutputVDense": layers.pop("output"),
+        "MLP_0": {**layers, "LayerNorm_0": params["norm"]},
+    }
+    parts = {
+        "critic": their_critic(first.critic.parameters),
+        "target_critic": their_critic(first.target_critic),
+        "value": value,
+        "score_model": their_denoiser(first.actor.parameters),
+        "target_score_model": their_denoiser(first.average_actor),
+    }
+    theirs = types.SimpleNamespace(
+        **{name: types.SimpleNamespace(params=x) for name, x in parts.items()}
+    )
+    copy = compare_idql.with_their_parameters(other, theirs)
+    for name in ("actor", "critic", "value"):
+        assert trees.equal(getattr(copy, name).parameters, getattr(first, name).parameters)
+    assert trees.equal(copy.average_actor, first.average_actor)
+    assert trees.equal(copy.target_critic, first.target_critic)

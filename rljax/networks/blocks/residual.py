@@ -5,9 +5,13 @@
   SimBa   x  = W o
           x <- x + W_2 act(W_1 LN(x))       each block, with 4 H units inside         [2, section 4]
           x <- LN(x)                        at the end
+  IDQL    x  = W o
+          x <- x + W_2 act(W_1 LN(x))       each block, with 4 H units inside         [3]
+          y  = W act(x)                     at the end
 
 [1] Nauman et al., BRO, arXiv:2405.16158
 [2] Lee et al., SimBa, arXiv:2410.09754
+[3] Hansen-Estruch et al., IDQL, arXiv:2304.10573
 """
 
 from __future__ import annotations
@@ -18,9 +22,17 @@ from flax import linen as nn
 
 from rljax.agent import Array
 from rljax.networks.initialisation import Initialisation
-from rljax.networks.layers import ACTIVATIONS, Activation, Dense, LayerNorm, Module, joined
+from rljax.networks.layers import (
+    ACTIVATIONS,
+    Activation,
+    Dense,
+    Dropout,
+    LayerNorm,
+    Module,
+    joined,
+)
 
-EXPANSION = 4  # units inside a block of SimBa for each feature
+EXPANSION = 4  # units inside a block of SimBa and of IDQL for each feature
 
 
 class BroNet(Module):
@@ -63,3 +75,25 @@ class SimBa(Module):
             y = act(Dense(EXPANSION * width, *style, name=f"inner_{i}")(y))
             x = x + Dense(width, *style, name=f"outer_{i}")(y)
         return LayerNorm(name="norm")(x)
+
+
+class ResidualMLP(Module):
+    """IDQL's blocks between two layers: inputs to [..., features]."""
+
+    hidden: tuple[int, ...]  # the width H, once for each block
+    features: int
+    activation: Activation = "mish"
+    initialisation: Initialisation = "glorot_uniform"  # of the first layer and the last
+    inner: Initialisation = "lecun_normal"  # of layers inside blocks
+
+    @nn.compact
+    def __call__(self, *inputs: Array, dropout: Dropout | None = None) -> Array:
+        """`dropout` comes first in each block."""
+        width, act = self.hidden[0], ACTIVATIONS[self.activation]
+        x = Dense(width, self.initialisation, name="input")(joined(inputs))
+        for i in range(len(self.hidden)):
+            y = x if dropout is None else dropout(x, i)
+            y = LayerNorm(name=f"norm_{i}")(y)
+            y = act(Dense(EXPANSION * width, self.inner, name=f"inner_{i}")(y))
+            x = x + Dense(width, self.inner, name=f"outer_{i}")(y)
+        return Dense(self.features, self.initialisation, name="output")(act(x))

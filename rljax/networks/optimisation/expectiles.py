@@ -15,11 +15,15 @@ import jax.numpy as jnp
 from rljax.agent import Array, Loss, Number, Transition
 
 
+def weight(q: Array, v: Array, expectile: Number) -> Array:
+    """|tau - 1(u < 0)| [...] of values q and v [...]."""
+    return jnp.where(q < v, 1.0 - expectile, expectile)
+
+
 def loss(value: Any, q: Array, observation: Any, expectile: Number) -> Loss:
     """L(V) for values q [B]; `value` maps observations [B, O...] to [B, 1]."""
     v = value(observation)[:, 0]  # [B]
-    weight = jnp.where(q < v, 1.0 - expectile, expectile)
-    loss = (weight * jnp.square(q - v)).mean()
+    loss = (weight(q, v, expectile) * jnp.square(q - v)).mean()
     return loss, {"value/loss": loss, "value/v": v.mean()}
 
 

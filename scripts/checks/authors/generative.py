@@ -278,6 +278,54 @@ def fedit_tasks(checkout: Path) -> Tasks:
     return qam_tasks("FEDIT")(checkout)
 
 
+IDQL: dict[str, Rule] = {
+    **{name: name for name in ("batch_size", "actor_lr", "critic_lr", "value_lr", "discount")},
+    "decay_steps": lambda theirs: theirs["decay_steps"] / (theirs["max_steps"] - 1),
+    "target_rate": "tau",
+    "average_rate": "actor_tau",
+    "expectile": "critic_hyperparam",
+    "denoising_steps": "T",
+    "noising": "beta_schedule",
+    "sampling": in_words("clip_sampler", {True: "free"}),
+    "num_candidates": "N",
+    "dropout": "actor_dropout_rate",
+    "hidden": layers("hidden_dim", "actor_num_blocks"),
+    "critic_hidden": "critic_hidden_dims",
+    "num_critics": "num_qs",
+    "normalise_value": "value_layer_norm",
+    "embedding": "time_dim",
+    "actor_weight_decay": lambda theirs: 1e-4,  # that of optax.adamw
+    "reward_transform": "rewards",
+}
+
+
+def idql_tasks(checkout: Path) -> Tasks:
+    """The launcher for learning from data, over the defaults of the agent that it imports."""
+    learner = checkout / "jaxrl5" / "agents" / "ddpm_iql_simple" / "ddpm_iql_learner.py"
+    launcher = checkout / "launcher" / "examples" / "train_ddpm_iql_offline.py"
+    program = checkout / "examples" / "states" / "train_diffusion_offline.py"
+    package = checkout / "jaxrl5" / "agents" / "__init__.py"
+    readers.says(
+        package, "from jaxrl5.agents.ddpm_iql_simple.ddpm_iql_learner import DDPMIQLLearner"
+    )
+    readers.says(learner, "tx=optax.adamw(learning_rate=actor_lr)")
+    readers.says(launcher, "variant['rl_config']['critic_hyperparam'] = 0.9")
+    readers.says(program, 'ds.dataset_dict["rewards"] -= 1.0')
+    defaults = {
+        **readers.dataclass(checkout / "jaxrl5" / "networks" / "resnet.py", "MLPResNet"),
+        **readers.parameters(learner, "DDPMIQLLearner.create"),
+        **readers.keywords(launcher, "dict", 0),
+        **readers.keywords(launcher, "dict", 2),
+    }
+    tasks: Tasks = {}
+    for name in readers.keywords(launcher, "dict", 3)["env_name"]:
+        maze = "antmaze" in name
+        rewards = "minus_one" if maze else "return_range"
+        changes = {"critic_hyperparam": 0.9 if maze else 0.7, "rewards": rewards}
+        tasks[f"d4rl/{name}"] = {**defaults, **changes}
+    return tasks
+
+
 GOALS: dict[Any, Any] = {True: "geometric", False: "even"}
 GCIQL: dict[str, Rule] = {
     "batch_size": "batch_size",
@@ -445,6 +493,13 @@ SOURCES = (
             ),
         ),
         variant="qam",
+    ),
+    Source(
+        "idql",
+        "IDQL",
+        "launcher/examples/train_ddpm_iql_offline.py, jaxrl5/agents/ddpm_iql_simple",
+        idql_tasks,
+        IDQL,
     ),
     Source("gciql", "ogbench", "impls/hyperparameters.sh", gciql_tasks, GCIQL),
 )

@@ -62,6 +62,7 @@ OTHERS = {
     "gciql",
     "h2o",
     "hnpg",
+    "idql",
     "moorl",
     "mpo",
     "qam",
@@ -185,6 +186,7 @@ def test_defaults_learn_from_choices(agent: str, tmp_path: Path) -> None:
         pytest.param("expo", {"num_critics": 4}, id="expo"),
         pytest.param("ifql", {"num_candidates": 8, **CHUNKS}, id="ifql-chunks"),
         pytest.param("rebrac", {"critic_penalty": 0.0, **CHUNKS}, id="rebrac-chunks"),
+        pytest.param("idql", {"critic_hidden": None, "num_candidates": 16}, id="idql"),
     ],
 )
 def test_defaults_learn_with_tuned_and_chosen_generative_policies(

@@ -65,6 +65,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ("fql", "qc"): Pair(lines=100, own=EVERY),
     ("qam", "qsm"): Pair(lines=185, own=USUAL | {"Networks", "State", "policy", "loss"}),
     ("iql", "ifql"): Pair(lines=152, own=EVERY | {"experience", "value"}),
+    ("ifql", "idql"): Pair(lines=148, own=EVERY | {"experience"}),
     ("stream_q", "stream_sarsa"): Pair(
         lines=61, own=USUAL - {"Config"} | {"State", "perceive", "act"}
     ),
