@@ -31,6 +31,7 @@ CONFIG = idql.Config(
     embedding=4,
 )
 PROBE: dict[str, Any] = {
+    "initialisation": "torch",
     "dropout": None,
     "normalise_value": False,
     "average_rate": 0.05,
