@@ -96,7 +96,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     key_actor, key_critic = jax.random.split(key)
     action = jnp.zeros(spec.action_shape, spec.action_dtype)
     encoding = EncoderSettings.of(config)
-    style = {"activation": config.activation, "initialisation": config.initialisation}
+    style = networks.style_of(config)
     net = networks.MLP(config.hidden, spec.action_size, **style)
     actor = policies.create_actor(spec, encoders.encoded(spec, encoding, net), key_actor)
     norm = config.layer_norm

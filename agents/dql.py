@@ -100,19 +100,9 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     key_actor, key_critic = jax.random.split(key)
     action = jnp.zeros(spec.action_shape)
     encoding = EncoderSettings.of(config)
-    style = {
-        "activation": config.activation,
-        "initialisation": config.initialisation,
-        "precision": config.precision,
-    }
-    field = generative.Field(
-        config.hidden,
-        spec.action_size,
-        embedding=config.embedding,
-        encoder=encoders.encoder_or_none(spec, encoding),
-        **style,
-    )
-    actor = networks.create(field, key_actor, action, spec.example(), jnp.zeros(()))
+    style = networks.style_of(config)
+    size, sizes = spec.action_size, {"hidden": config.hidden, "embedding": config.embedding}
+    actor = generative.create_field(spec, encoding, key_actor, size, **sizes, **style)
     net = networks.Ensemble(2, config.critic_widths, **style)
     critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(

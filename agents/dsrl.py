@@ -114,7 +114,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     spec = policies.chunk_spec(spec, config.chunk_length)
     action = jnp.zeros(spec.action_shape)
     encoding = EncoderSettings.of(config)
-    style = {"activation": config.activation, "initialisation": config.initialisation}
+    style = networks.style_of(config)
     norm = "last" if config.layer_norm else False
     net = networks.Ensemble(config.num_critics, config.critic_widths, layer_norm=norm, **style)
     critic = encoders.create(spec, encoding, net, keys[0], action)

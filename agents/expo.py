@@ -111,12 +111,12 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     key_flow, key_edit, key_critic = jax.random.split(key, 3)
     spec = policies.chunk_spec(spec, config.chunk_length)
     encoding, size = EncoderSettings.of(config), spec.action_size
-    style = {"activation": config.activation, "initialisation": config.initialisation}
+    style = networks.style_of(config)
     field = functools.partial(
         generative.create_field, spec, encoding, hidden=config.hidden, **style
     )
     actor = field(key_flow, size)
-    edit = field(key_edit, 2 * size, timed=False)
+    edit = field(key_edit, 2 * size, times=0)
     norm = "last" if config.layer_norm else False
     sizes = (config.num_critics, config.critic_widths)
     net = networks.Ensemble(*sizes, layer_norm=norm, **style)

@@ -98,17 +98,13 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     key_flow, key_one_step, key_critic = jax.random.split(key, 3)
     spec = policies.chunk_spec(spec, config.chunk_length)
     encoding = EncoderSettings.of(config)
-    style = {
-        "activation": config.activation,
-        "initialisation": config.initialisation,
-        "precision": config.precision,
-    }
+    style = networks.style_of(config)
     field = functools.partial(
         generative.create_field, spec, encoding, hidden=config.hidden, **style
     )
     actor = Actor(
         flow=field(key_flow, spec.action_size),
-        one_step=field(key_one_step, spec.action_size, timed=False),
+        one_step=field(key_one_step, spec.action_size, times=0),
     )
     norm = "last" if config.layer_norm else False
     net = networks.Ensemble(config.num_critics, config.critic_widths, layer_norm=norm, **style)

@@ -96,11 +96,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     key_actor, key_critic, key_value = jax.random.split(key, 3)
     spec = policies.chunk_spec(spec, config.chunk_length)
     encoding = EncoderSettings.of(config)
-    style = {
-        "activation": config.activation,
-        "initialisation": config.initialisation,
-        "precision": config.precision,
-    }
+    style = networks.style_of(config)
     actor = generative.create_field(
         spec, encoding, key_actor, spec.action_size, hidden=config.hidden, **style
     )

@@ -105,7 +105,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     key_critic, key_base, key_tuned, key_form = jax.random.split(key, 4)
     spec = policies.chunk_spec(spec, config.chunk_length)
     encoding = EncoderSettings.of(config)
-    style = {"activation": config.activation, "initialisation": config.initialisation}
+    style = networks.style_of(config)
     field = functools.partial(
         generative.create_field, spec, encoding, hidden=config.hidden, **style
     )
@@ -117,8 +117,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         critic=encoders.create(spec, encoding, net, key_critic, action),
         base=field(key_base, size),
         tuned=field(key_tuned, size),
-        one_step=field(key_form, size, timed=False) if form == "fql" else None,
-        edit=field(key_form, 2 * size, timed=False) if form == "edit" else None,
+        one_step=field(key_form, size, times=0) if form == "fql" else None,
+        edit=field(key_form, 2 * size, times=0) if form == "edit" else None,
         log_temperature=jnp.zeros(()) if form == "edit" else None,
     )
     targets = networks.copy(learnt.critic), networks.copy(learnt.base)

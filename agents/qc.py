@@ -93,11 +93,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     key_flow, key_critic = jax.random.split(key)
     spec = policies.chunk_spec(spec, config.chunk_length)
     encoding = EncoderSettings.of(config)
-    style = {
-        "activation": config.activation,
-        "initialisation": config.initialisation,
-        "precision": config.precision,
-    }
+    style = networks.style_of(config)
     field = functools.partial(
         generative.create_field, spec, encoding, hidden=config.hidden, **style
     )

@@ -119,11 +119,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     key_actor, key_critic, key_value = jax.random.split(key, 3)
     action = jnp.zeros(spec.action_shape, spec.action_dtype)
     encoding = EncoderSettings.of(config)
-    style = {
-        "activation": config.activation,
-        "initialisation": config.initialisation,
-        "output_scale": 2.0**0.5,
-    }
+    style = networks.style_of(config) | {"output_scale": 2.0**0.5}
     net = networks.MLP(config.hidden, spec.action_size, **style)
     net = encoders.encoded(spec, encoding, net)
     actor = policies.create_actor(spec, net, key_actor, config.policy == "gaussian")

@@ -33,7 +33,7 @@ class Mixed(Replay):
     kind: ClassVar[str] = "mixed"
 
     @classmethod
-    def of(cls, replay: Replay, offline_share: Any, reward_map: RewardMap) -> Mixed:
+    def of(cls, replay: Replay, offline_share: Any, reward_map: RewardMap = AS_STORED) -> Mixed:
         """Mix an agent's replay with a data set.
 
         Raises `ValueError` for unfit draws and shares.

@@ -42,6 +42,7 @@ from rljax.networks.layers import (
     joined,
     mish,
     patches,
+    style_of,
 )
 from rljax.networks.optimisation.optimisers import (
     WithCritics,
@@ -105,6 +106,7 @@ __all__ = [
     "reduced",
     "smallest",
     "smallest_of_subset",
+    "style_of",
     "subset",
     "trained",
     "values_and_slopes",

@@ -101,15 +101,14 @@ def create_field(
     key: Array,
     features: int,
     *,
-    timed: bool = True,
+    times: int = 1,
     **style: Any,
 ) -> networks.Network:
-    """A fresh `Field` for actions and observations, and for one time if it is `timed`."""
+    """A fresh `Field` for actions, observations and a number of `times`."""
     encoder = encoders.encoder_or_none(spec, settings)
     field = Field(features=features, encoder=encoder, **style)
-    times = [jnp.zeros(())] if timed else []
-    action = jnp.zeros(spec.action_shape)
-    return networks.create(field, key, action, spec.example(), *times)
+    action, zeros = jnp.zeros(spec.action_shape), jnp.zeros(times)
+    return networks.create(field, key, action, spec.example(), *zeros)
 
 
 class NoiseSchedule(NamedTuple):

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from rljax.agent import Array, Number
+from rljax.agent import Array, Number, same_fields
 from rljax.networks.initialisation import Initialisation, initialisers
 
 Activation = Literal["relu", "tanh", "gelu", "gelu_tanh", "silu", "mish", "elu", "leaky_relu"]
@@ -223,6 +223,11 @@ class Dense(Module):
             return x @ kernel + bias
         factors = (x.astype(self.precision), kernel.astype(self.precision))
         return jnp.dot(*factors, preferred_element_type=jnp.float32) + bias
+
+
+def style_of(config: Any) -> dict[str, Any]:
+    """What a Config says of all its layers: activation, initialisation and any precision."""
+    return same_fields(config, ("activation", "initialisation", "precision"))
 
 
 def joined(inputs: Sequence[Array]) -> Array:

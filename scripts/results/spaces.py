@@ -84,7 +84,7 @@ def source(agent: str) -> str:
         return "alone"
     try:
         experience.require_data(buffers.Supply(agent, data="data"))
-        experience.mixed(lambda replay: buffers.Mixed.of(replay, 0.5, (1.0, 0.0)))
+        experience.mixed(lambda replay: buffers.Mixed.of(replay, 0.5))
     except ValueError:
         return ""
     return "beside new experience"

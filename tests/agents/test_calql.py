@@ -141,7 +141,7 @@ def test_every_row_of_a_batch_is_bounded_from_the_hand_over_on(ended: int) -> No
     episode of 4 steps ends `ended` times, and another one goes on.
     """
     config = dataclasses.replace(CONFIG, batch_size=16, replay_size=40, num_envs=1)
-    declared = buffers.Mixed.of(calql.experience(config).online, 0.5, (1.0, 0.0))
+    declared = buffers.Mixed.of(calql.experience(config).online, 0.5)
     data = jax.tree.map(np.asarray, reference.transitions(0, 6))
     data = declared.prepare(data.replace(truncated=np.zeros(6, bool), terminated=np.arange(6) == 5))
     steps = 4 * ended + 3

@@ -90,7 +90,7 @@ def test_n_steps_of_dictionaries() -> None:
 
 @pytest.mark.parametrize("share", [0.5, "pooled"])
 def test_dictionaries_of_two_sources(share: Any) -> None:
-    declared = buffers.Mixed.of(replay(num_updates=3), share, (1.0, 0.0))
+    declared = buffers.Mixed.of(replay(num_updates=3), share)
     data = jax.tree.map(jnp.asarray, transitions(np.arange(2000, 2020)))
     batch = sample(declared, filled(declared, 25), data, keys())
     assert 0 < (np.asarray(batch.action) >= 2000).mean() < 1

@@ -212,7 +212,7 @@ def test_declares_what_it_learns_from(name: str) -> None:
         if experience.online is not None:
             assert experience.in_environment() is experience.online
             assert isinstance(experience.online, Replay)
-            Mixed.of(experience.online, 0.5, (1.0, 0.0)).check()
+            Mixed.of(experience.online, 0.5).check()
 
 
 @every_agent

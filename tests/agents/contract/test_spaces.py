@@ -127,9 +127,7 @@ def test_what_is_taken_can_be_learnt_from_data(name: str, observation: str, acti
     data, _ = prepared(dataset, module.experience(config))
 
     def declared(config: Any) -> Any:
-        return module.experience(config).mixed(
-            lambda replay: buffers.Mixed.of(replay, 0.5, (1.0, 0.0))
-        )
+        return module.experience(config).mixed(lambda replay: buffers.Mixed.of(replay, 0.5))
 
     learner, hyper, state = begun(module, Learner(module, spec, 1, declared), data)
     state = jax.eval_shape(

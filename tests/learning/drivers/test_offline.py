@@ -139,7 +139,7 @@ def online(seeds: list[int], learnt: Any = None) -> CompiledDriver:
     config: Any = configuration.stack(Config(batch_size=4, warmup_steps=0), len(seeds))
 
     def declare(config: Any) -> buffers.Mixed:
-        return buffers.Mixed.of(Prepared().experience(config).online, 0.5, (1.0, 0.0))
+        return buffers.Mixed.of(Prepared().experience(config).online, 0.5)
 
     made = Learner(Prepared(), Counter().spec, len(seeds), declare)
     environment: Any = AutoReset(Counter(5))  # pyright: ignore[reportArgumentType]
