@@ -48,7 +48,7 @@ class Config(temperatures.WithTemperature, buffers.WithChunks, buffers.DatasetSe
     # Optimisation
     learning_rate: NonNegative = 3e-4  # of Adam, of all networks; [2]
     temperature_lr: NonNegative = 3e-4  # of Adam, for log alpha; [2]
-    temperature_loss: temperatures.Form = "alpha"  # [2]
+    temperature_loss: temperatures.Form = "alpha"  # what moves alpha; [2]
     batch_size: int = 256  # chunks; [2]
     distillation_steps: Count = 1  # of W in an update; [2]; [1]: 10
     # Targets

@@ -34,7 +34,7 @@ from rljax import agent, buffers, networks
 from rljax.agent import Array, Base, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import encoders
 from rljax.networks.encoders import EncoderSettings
-from rljax.requirements import Count, NonNegative, Share, Widths
+from rljax.requirements import Count, NonNegative, Share, Whole, Widths
 
 
 @agent.config
@@ -61,7 +61,7 @@ class Config(networks.WithCritics, buffers.ReplaySettings, buffers.PrioritySetti
     exploration_noise: NonNegative = 0.05  # std of noise on actions; [2]
     warmup_noise: NonNegative = 0.2  # largest, before the first update; [2]
     policy_delay: Count = 4  # updates per update of the actor; [2]
-    critic_updates: int = 10_000  # of the critics alone, at first; [2]
+    critic_updates: Whole = 10_000  # of the critics alone, at first; [2]
     # Networks
     encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (1024, 1024)  # of all networks; [2]
@@ -80,6 +80,7 @@ class State(struct.PyTreeNode):
     target_actor: networks.Network
     target_critic: networks.Network
     updates: Array  # [] so far, at most 1
+    spec: EnvSpec = struct.field(pytree_node=False)
     base: Base | None = None  # whose actions are corrected
 
 
@@ -117,6 +118,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         target_actor=networks.copy(actor),
         target_critic=networks.copy(critic),
         updates=jnp.zeros((), jnp.int32),
+        spec=spec,
     )
 
 
@@ -145,8 +147,11 @@ def value(state: State, observation: Array, action: Array, config: Config) -> Ar
 
 
 def based(state: State, observation: Array, key: Array) -> Array:
-    """beta(s) [..., A] for observations [..., O]."""
-    return state.base.act(observation, key)  # pyright: ignore[reportOptionalMemberAccess]
+    """beta(s) [..., A] for observations [..., O]; 0 without a base."""
+    if state.base is None:
+        spec = state.spec
+        return jnp.zeros((*spec.leading(observation), spec.action_size))
+    return state.base.act(observation, key)
 
 
 def residual(
@@ -175,7 +180,7 @@ def critic_loss(
     distance = jnp.abs(q - target).mean(axis=0)
     loss = buffers.weighted(jnp.square(distance), batch).mean()
     metrics = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
-    return loss, metrics | buffers.priorities(distance[None], batch)
+    return loss, metrics | buffers.priorities(q - target, batch)
 
 
 def actor_loss(

@@ -344,7 +344,9 @@ def every(
     def idle(state: Any) -> tuple[Any, Metrics]:
         return state, {name: Weighted(jnp.zeros(()), jnp.zeros(())) for name in names}
 
-    is_due = (step % period == period - 1) & (step >= first)
+    is_due = step % period == period - 1
+    if first:
+        is_due &= step >= first
     return jax.lax.cond(is_due, active, idle, state)
 
 

@@ -107,12 +107,16 @@ def reviews(agent: Any) -> bool:
     return hasattr(agent, "review")
 
 
+def reviewed(agent: Any, state: AgentState, outcome: Step, time: Array, config: Any) -> AgentState:
+    """Show a step [E, ...] in which an episode has ended."""
+    inner = agent.review(_beside_base(agent, state, config), outcome, time, config)
+    return _learnt(agent, state, inner, config)
+
+
 def review(agent: Any, state: AgentState, outcome: Step, time: Array, config: Any) -> AgentState:
     """Show a step [E, ...] in which an episode may have ended; without one nothing changes."""
     ended = (outcome.terminated | outcome.truncated).any()
-    before = _beside_base(agent, state, config)
-    inner = agent.review(before, outcome, time, config)
-    return _learnt(agent, state, choose(ended, inner, before), config)
+    return choose(ended, reviewed(agent, state, outcome, time, config), state)
 
 
 def prepare(agent: Any, state: AgentState, data: Transition, config: Any) -> AgentState:

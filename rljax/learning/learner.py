@@ -151,7 +151,8 @@ class Learner:
         returns.require_state(self.agent, fresh_agent.state, updated.state)
         if self.reviews:
             happened = (without_observations(step), zero)
-            reviewed = jax.eval_shape(self._review, fresh_agent, *happened, config, hyper.base)
+            each = self._reviewing(agent_state.reviewed)
+            reviewed = jax.eval_shape(each, fresh_agent, *happened, config, hyper.base)
             returns.require_state(self.agent, fresh_agent.state, reviewed.state, "review")
         rows = batches.extras.get("row")
         returns.require_metrics(
@@ -206,7 +207,8 @@ class Learner:
         outcome = without_observations(step)
 
         def review(agent: AgentState) -> AgentState:
-            return self._review(agent, outcome, time, hyper.config, hyper.base)
+            each = self._reviewing(agent_state.review)
+            return each(agent, outcome, time, hyper.config, hyper.base)
 
         ended = (step.terminated | step.truncated).any()
         learnt = jax.lax.cond(ended, review, lambda agent: agent, state.agent)
@@ -390,9 +392,8 @@ class Learner:
 
         return changed
 
-    @property
-    def _review(self) -> Callable[..., Any]:
-        return self.over_learners(self._beside_base(agent_state.review), (0, 0, None, 0, 0))
+    def _reviewing(self, review: Callable[..., Any]) -> Callable[..., Any]:
+        return self.over_learners(self._beside_base(review), (0, 0, None, 0, 0))
 
     # With a `jit` of their own JAX traces these two only once, which takes long.
 

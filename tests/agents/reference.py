@@ -216,23 +216,33 @@ def forward_norms(layers: list[MLP], x: np.ndarray, kept: Sequence[Any] = ()) ->
 
 
 def field(network: networks.AnyNetwork) -> list[MLP]:
-    """The parameters of a `generative.Field`: its body, and what embeds each time, if any."""
+    """The parameters of a `generative.Field`: its body, and what embeds each time, if any, by its
+    layers; and alone the frequencies of each time that are learnt.
+    """
     params = networks.parameters_of(network).params
-    return [layers(params[name]) for name in ("body", "time_0", "time_1") if name in params]
+    parts = [layers(params[name]) for name in ("body", "time_0", "time_1") if name in params]
+    learnt = [name for name in ("frequencies_0", "frequencies_1") if name in params]
+    return [*parts, *([np.asarray(params[name], np.float64)] for name in learnt)]
 
 
 def of_field(
     parts: list[MLP], action: np.ndarray, observation: np.ndarray, *times: np.ndarray
 ) -> np.ndarray:
     """Outputs [B, A] of a field for actions [B, A], observations [B, O] and times [B] each."""
-    body, *embeddings = parts
+    body, *others = parts
+    embeddings = [part for part in others if len(part) > 1]
+    frequencies = [part[0] for part in others if len(part) == 1]
     inputs = [action]
     for i, time in enumerate(times):
         features = time[:, None]
         if embeddings:
             half = len(embeddings[i][0]) // 2
-            angle = features * 10_000.0 ** (-np.arange(half) / (half - 1))
-            waves = np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
+            if frequencies:
+                angle = 2.0 * np.pi * features * frequencies[i]
+                waves = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
+            else:
+                angle = features * 10_000.0 ** (-np.arange(half) / (half - 1))
+                waves = np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
             features = forward(embeddings[i], waves)[0]
         inputs.append(features)
     return forward(body, np.concatenate([*inputs, observation], axis=1))[0]

@@ -36,9 +36,16 @@ CONFIG = resfit.Config(
     critic_updates=0,
     residual_scale=0.3,
     exploration_noise=0.4,
+    weight_decay=None,
+    initialisation="torch",
 )
+DECAYED = dataclasses.replace(CONFIG, weight_decay=0.01)
 OF_BASE = td3.Config(hidden=(8,))
-PROBE: dict[str, Any] = {"layer_norm": False, "num_critics": 2}
+PROBE: dict[str, Any] = {
+    **{"layer_norm": False, "num_critics": 2, "n_step": 1, "num_updates": 1},
+    **{"residual_scale": 1.0, "policy_delay": 1, "critic_updates": 0, "actor_lr": 1e-3},
+    **{"critic_lr": 1e-3, "exploration_noise": 0.2},
+}
 
 
 def example() -> Any:
@@ -137,11 +144,11 @@ update = jax.jit(resfit.update)
 
 
 def test_updates_equal_the_authors() -> None:
-    state = beside_base(CONFIG)
-    expected = Reference(state, CONFIG)
+    state = beside_base(DECAYED)
+    expected = Reference(state, DECAYED)
     for step in range(2):
         batch, key = reference.transitions(step), jax.random.key(step)
-        state, metrics = update(state, batch, key, step, CONFIG)
+        state, metrics = update(state, batch, key, step, DECAYED)
         reference.assert_metrics(metrics, expected.update(batch, key))
     reference.assert_same(reference.critics(state.critic), expected.learnt["critic"], "critic")
     reference.assert_same(reference.mlp(state.actor), expected.learnt["actor"], "actor")
@@ -153,7 +160,8 @@ def test_updates_equal_the_authors() -> None:
 
 def test_plays_the_base_at_first_and_within_its_bounds() -> None:
     state, observation = beside_base(CONFIG), jnp.asarray(reference.observed())
-    fresh = resfit.use_base(resfit.init(KEY, SPEC, CONFIG), base(), CONFIG)
+    orthogonal = dataclasses.replace(CONFIG, initialisation="orthogonal")
+    fresh = resfit.use_base(resfit.init(KEY, SPEC, orthogonal), base(), CONFIG)
     expected = td3.act(base().state, observation, KEY, OF_BASE, False)[0]
     np.testing.assert_array_equal(resfit.act(fresh, observation, KEY, CONFIG, False)[0], expected)
     warm = resfit.act(fresh, observation, KEY, CONFIG, True)[0] - expected

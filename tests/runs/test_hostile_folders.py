@@ -30,7 +30,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     inputs = module.experience(config).inputs
 
     def create(key: Any) -> Any:
-        return agent_state.create(module, key, spec, config, inputs, None)
+        return agent_state.create(module, key, spec, config, inputs)
 
     state = jax.jit(jax.vmap(create))(jax.random.split(jax.random.key(0), 1))
     changes = {"hidden": [4]}

@@ -62,10 +62,10 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ("dql", "ofql"): Pair(
         lines=90, own=USUAL - {"update"} | {"State", "policy", "imitation_loss", "actor_loss"}
     ),
-    ("fql", "qc"): Pair(lines=100, own=EVERY),
-    ("qam", "qsm"): Pair(lines=185, own=USUAL | {"Networks", "State", "policy", "loss"}),
+    ("fql", "qc"): Pair(lines=105, own=EVERY | {"decode"}),
+    ("qam", "qsm"): Pair(lines=195, own=USUAL | {"Networks", "State", "act", "policy", "loss"}),
     ("iql", "ifql"): Pair(lines=152, own=EVERY | {"experience", "value"}),
-    ("ifql", "idql"): Pair(lines=148, own=EVERY | {"experience"}),
+    ("ifql", "idql"): Pair(lines=180, own=EVERY | {"experience", "value"}),
     ("stream_q", "stream_sarsa"): Pair(
         lines=61, own=USUAL - {"Config"} | {"State", "perceive", "act"}
     ),

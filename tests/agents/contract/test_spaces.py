@@ -130,9 +130,7 @@ def test_what_is_taken_can_be_learnt_from_data(name: str, observation: str, acti
         return module.experience(config).mixed(lambda replay: buffers.Mixed.of(replay, 0.5))
 
     learner, hyper, state = begun(module, Learner(module, spec, 1, declared), data)
-    state = jax.eval_shape(
-        lambda state, data: learner.prepare(state, data, hyper.config), state, data
-    )
+    state = jax.eval_shape(lambda state, data: learner.prepare(state, data, hyper), state, data)
     after = jax.eval_shape(lambda state, data: learner.update(state, hyper, data), state, data)
     assert jax.tree.structure(after.agent) == jax.tree.structure(state.agent)
 
