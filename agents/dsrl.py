@@ -38,11 +38,16 @@ from rljax.agent import Array, Base, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import distributions, encoders, generative, policies
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.optimisation import temperatures
-from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
+from rljax.requirements import Count, LogStd, NonNegative, Real, Share
 
 
 @agent.config
-class Config(temperatures.WithTemperature, buffers.WithChunks, buffers.DatasetSettings):
+class Config(
+    temperatures.WithTemperature,
+    generative.WithFlowNetworks,
+    buffers.WithChunks,
+    buffers.DatasetSettings,
+):
     """Hyperparameters."""
 
     # Optimisation
@@ -63,12 +68,7 @@ class Config(temperatures.WithTemperature, buffers.WithChunks, buffers.DatasetSe
     log_std_min: LogStd = -20.0  # lower clip of log std; [2]
     log_std_max: LogStd = 2.0  # upper clip of log std; [2]
     # Networks
-    encoder: encoders.Kind = "auto"  # of other than vectors
-    hidden: Widths = (512, 512, 512, 512)  # of all networks; [2]
     num_critics: Count = 10  # C, of actions and of noise each; [2]
-    activation: networks.Activation = "gelu_tanh"  # of hidden layers; [2]
-    layer_norm: bool = True  # of the critics, after activation; [2]
-    initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; [2]
 
 
 class State(struct.PyTreeNode):
@@ -112,15 +112,11 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters; targets are copies."""
     keys = jax.random.split(key, 4)
     spec = policies.chunk_spec(spec, config.chunk_length)
-    action = jnp.zeros(spec.action_shape)
-    encoding = EncoderSettings.of(config)
+    critic = config.create_critics(spec, keys[0])
+    noise_critic = config.create_critics(spec, keys[1])
     style = networks.style_of(config)
-    norm = "last" if config.layer_norm else False
-    net = networks.Ensemble(config.num_critics, config.critic_widths, layer_norm=norm, **style)
-    critic = encoders.create(spec, encoding, net, keys[0], action)
-    noise_critic = encoders.create(spec, encoding, net, keys[1], action)
     net = networks.MLP(config.hidden, 2 * spec.action_size, **style)
-    actor = encoders.create(spec, encoding, net, keys[2])
+    actor = encoders.create(spec, EncoderSettings.of(config), net, keys[2])
     rate = config.learning_rate
     state = State(
         actor=networks.trained(actor, rate, config),
@@ -132,8 +128,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     )
     if config.decoder == "base":
         return state
-    size = spec.action_size
-    flow = generative.create_field(spec, encoding, keys[3], size, hidden=config.hidden, **style)
+    flow = config.create_field(spec, keys[3])
     return state.replace(
         flow=networks.trained(flow, rate, config),
         target_flow=networks.copy(flow),
@@ -151,7 +146,12 @@ def remember(spec: EnvSpec, config: Config) -> Any:
 
 
 def act(
-    state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
+    state: State,
+    observation: Array,
+    key: Array,
+    config: Config,
+    explore: bool,
+    memory: Any = None,
 ) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O]."""
     return policies.act_in_chunks(
@@ -180,11 +180,9 @@ def critic_loss(
     following = policy(state, batch.next_observation, key, config)
     next_q = state.target_critic(batch.next_observation, following)  # [C, B]
     next_q = networks.lower_bound(next_q, config.pessimism)
-    discount = batch.extras.get("discount", config.discount)
-    target = batch.reward + discount * (1.0 - batch.terminated) * next_q
-    q = critic(batch.observation, batch.action)
-    loss = buffers.weighted(jnp.square(q - target), batch).mean()
-    return loss, {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
+    target = buffers.bootstrapped(batch, next_q, config.discount)
+    q = critic(batch.observation, batch.action)  # [C, B]
+    return buffers.squared_loss(q, target, batch)
 
 
 def noise_critic_loss(

@@ -30,7 +30,6 @@ the step. H is that of b, not of edit_scale b.
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Literal
 
 import jax
@@ -42,7 +41,7 @@ from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import encoders, generative, policies
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.optimisation import temperatures
-from rljax.requirements import Count, NonNegative, Share, Widths
+from rljax.requirements import Count, NonNegative, Share
 
 
 @agent.config
@@ -50,6 +49,7 @@ class Config(
     temperatures.WithTemperature,
     policies.WithEdits,
     networks.WithPessimism,
+    generative.WithFlowNetworks,
     buffers.WithChunks,
     buffers.DatasetSettings,
 ):
@@ -72,13 +72,8 @@ class Config(
     policy_delay: Count = 1  # critics' updates to one of the rest; [2]: 20
     flow_steps: Count = 10  # Euler steps to an action; [3]
     # Networks
-    encoder: encoders.Kind = "auto"  # of other than vectors
-    hidden: Widths = (512, 512, 512, 512)  # of all networks; [3]; [2]: 3 x 256
     num_critics: Count = 10  # all learn; [2]
     min_critics: int | None = 2  # C, random ones; None: all; [2]
-    activation: networks.Activation = "gelu_tanh"  # of hidden layers; [3]
-    layer_norm: bool = True  # of the critics, after activation; [3]
-    initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; [3]
 
 
 class State(struct.PyTreeNode):
@@ -110,18 +105,9 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters; targets are copies."""
     key_flow, key_edit, key_critic = jax.random.split(key, 3)
     spec = policies.chunk_spec(spec, config.chunk_length)
-    encoding, size = EncoderSettings.of(config), spec.action_size
-    style = networks.style_of(config)
-    field = functools.partial(
-        generative.create_field, spec, encoding, hidden=config.hidden, **style
-    )
-    actor = field(key_flow, size)
-    edit = field(key_edit, 2 * size, times=0)
-    norm = "last" if config.layer_norm else False
-    sizes = (config.num_critics, config.critic_widths)
-    net = networks.Ensemble(*sizes, layer_norm=norm, **style)
-    action = jnp.zeros(spec.action_shape)
-    critic = encoders.create(spec, encoding, net, key_critic, action)
+    actor = config.create_field(spec, key_flow)
+    edit = config.create_field(spec, key_edit, 2 * spec.action_size, times=0)
+    critic = config.create_critics(spec, key_critic)
     return State(
         actor=networks.trained(actor, config.actor_lr, config),
         edit=networks.trained(edit, config.edit_lr, config),
@@ -138,7 +124,12 @@ def remember(spec: EnvSpec, config: Config) -> Any:
 
 
 def act(
-    state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
+    state: State,
+    observation: Array,
+    key: Array,
+    config: Config,
+    explore: bool,
+    memory: Any = None,
 ) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O]."""
     return policies.act_in_chunks(
@@ -190,15 +181,9 @@ def critic_loss(
     following = best(state, batch.next_observation, key_action, config)
     next_q = targets(state, key_critics, config)(batch.next_observation, following)
     next_q = networks.lower_bound(next_q, config.pessimism)  # [B]
-    discount = batch.extras.get("discount", config.discount)
-    target = batch.reward + discount * (1.0 - batch.terminated) * next_q
+    target = buffers.bootstrapped(batch, next_q, config.discount)
     q = critic(batch.observation, batch.action)  # [C, B]
-    loss = buffers.weighted(jnp.square(q - target), batch).mean()
-    return loss, {
-        "critic/loss": loss,
-        "critic/q": q.mean(),
-        "critic/target": target.mean(),
-    }
+    return buffers.squared_loss(q, target, batch)
 
 
 def actor_loss(actor: networks.Network, batch: Transition, key: Array) -> Loss:

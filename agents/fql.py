@@ -25,7 +25,6 @@ Departs from the paper: nowhere. Targets follow the new critics; in [2], the old
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Literal
 
 import jax
@@ -36,11 +35,16 @@ from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import encoders, generative, policies
 from rljax.networks.encoders import EncoderSettings
-from rljax.requirements import Count, NonNegative, Share, Widths
+from rljax.requirements import Count, NonNegative, Share
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.WithChunks, buffers.DatasetSettings):
+class Config(
+    networks.WithCritics,
+    generative.WithFlowNetworks,
+    buffers.WithChunks,
+    buffers.DatasetSettings,
+):
     """Hyperparameters."""
 
     # Optimisation
@@ -57,12 +61,7 @@ class Config(networks.WithCritics, buffers.WithChunks, buffers.DatasetSettings):
     normalise_value: bool = False  # by mean |Q| in L(mu); [2]
     flow_steps: Count = 10  # Euler steps to an action; [2]
     # Networks
-    encoder: encoders.Kind = "auto"  # of other than vectors
-    hidden: Widths = (512, 512, 512, 512)  # of all networks; [2]
     num_critics: Count = 2  # C, all count; [2]
-    activation: networks.Activation = "gelu_tanh"  # of hidden layers; [2]
-    layer_norm: bool = True  # of the critics, after activation; [2]
-    initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; [2]
     precision: networks.Precision = "float32"  # of products forwards; own choice
 
 
@@ -97,19 +96,11 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters; targets are copies."""
     key_flow, key_one_step, key_critic = jax.random.split(key, 3)
     spec = policies.chunk_spec(spec, config.chunk_length)
-    encoding = EncoderSettings.of(config)
-    style = networks.style_of(config)
-    field = functools.partial(
-        generative.create_field, spec, encoding, hidden=config.hidden, **style
-    )
     actor = Actor(
-        flow=field(key_flow, spec.action_size),
-        one_step=field(key_one_step, spec.action_size, times=0),
+        flow=config.create_field(spec, key_flow),
+        one_step=config.create_field(spec, key_one_step, times=0),
     )
-    norm = "last" if config.layer_norm else False
-    net = networks.Ensemble(config.num_critics, config.critic_widths, layer_norm=norm, **style)
-    action = jnp.zeros(spec.action_shape)
-    critic = encoders.create(spec, encoding, net, key_critic, action)
+    critic = config.create_critics(spec, key_critic)
     return State(
         actor=networks.trained(actor, config.actor_lr, config),
         critic=networks.trained(critic, config.critic_lr, config),
@@ -124,7 +115,12 @@ def remember(spec: EnvSpec, config: Config) -> Any:
 
 
 def act(
-    state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
+    state: State,
+    observation: Array,
+    key: Array,
+    config: Config,
+    explore: bool,
+    memory: Any = None,
 ) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O]."""
 
@@ -162,16 +158,9 @@ def critic_loss(
     next_q = state.target_critic(batch.next_observation, next_action)  # [C, B]
     pessimism = config.pessimism if config.target == "mean" else None
     next_q = networks.lower_bound(next_q, pessimism)  # [B]
-    discount = batch.extras.get("discount", config.discount)
-    bootstrap = discount * (1.0 - batch.terminated)
-    target = batch.reward + bootstrap * next_q
+    target = buffers.bootstrapped(batch, next_q, config.discount)
     q = critic(batch.observation, batch.action)  # [C, B]
-    loss = buffers.weighted(jnp.square(q - target), batch).mean()
-    return loss, {
-        "critic/loss": loss,
-        "critic/q": q.mean(),
-        "critic/target": target.mean(),
-    }
+    return buffers.squared_loss(q, target, batch)
 
 
 # [1, eqs. 4 and 7], which share no parameter

@@ -39,12 +39,17 @@ from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import encoders, generative, policies
 from rljax.networks.encoders import EncoderSettings
-from rljax.requirements import Count, NonNegative, Share, Widths
+from rljax.networks.optimisation import expectiles
+from rljax.requirements import Count, NonNegative, Share
 
 
 @agent.config
 class Config(
-    networks.WithCritics, networks.WithPessimism, buffers.WithChunks, buffers.DatasetSettings
+    networks.WithCritics,
+    networks.WithPessimism,
+    generative.WithFlowNetworks,
+    buffers.WithChunks,
+    buffers.DatasetSettings,
 ):
     """Hyperparameters."""
 
@@ -61,12 +66,7 @@ class Config(
     num_candidates: Count = 32  # actions of the flow; [2]
     flow_steps: Count = 10  # Euler steps to an action; [2]
     # Networks
-    encoder: encoders.Kind = "auto"  # of other than vectors
-    hidden: Widths = (512, 512, 512, 512)  # of all networks; [2]
     num_critics: Count = 2  # C; the smallest counts; [2]
-    activation: networks.Activation = "gelu_tanh"  # of hidden layers; [2]
-    layer_norm: bool = True  # of critics and value; [2]
-    initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; [2]
     precision: networks.Precision = "float32"  # of products forwards; own choice
 
 
@@ -95,17 +95,11 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters; targets are copies."""
     key_actor, key_critic, key_value = jax.random.split(key, 3)
     spec = policies.chunk_spec(spec, config.chunk_length)
-    encoding = EncoderSettings.of(config)
+    actor = config.create_field(spec, key_actor)
+    critic = config.create_critics(spec, key_critic)
     style = networks.style_of(config)
-    actor = generative.create_field(
-        spec, encoding, key_actor, spec.action_size, hidden=config.hidden, **style
-    )
-    norm = "last" if config.layer_norm else False
-    net = networks.Ensemble(config.num_critics, config.critic_widths, layer_norm=norm, **style)
-    action = jnp.zeros(spec.action_shape)
-    critic = encoders.create(spec, encoding, net, key_critic, action)
-    net = networks.MLP(config.critic_widths, 1, layer_norm=norm, **style)
-    value = encoders.create(spec, encoding, net, key_value)
+    net = networks.MLP(config.critic_widths, 1, layer_norm=config.norm, **style)
+    value = encoders.create(spec, EncoderSettings.of(config), net, key_value)
     return State(
         actor=networks.trained(actor, config.actor_lr, config),
         critic=networks.trained(critic, config.critic_lr, config),
@@ -153,7 +147,7 @@ def best(state: State, observation: Array, key: Array, config: Config) -> Array:
 def value_loss(value: networks.Network, q: Array, batch: Transition, config: Config) -> Loss:
     """Expectile loss of V to the actions' values q [B]."""
     v = value(batch.observation)[:, 0]  # [B]
-    weight = jnp.where(q < v, 1.0 - config.expectile, config.expectile)
+    weight = expectiles.weight(q, v, config.expectile)
     loss = (weight * jnp.square(q - v)).mean()
     return loss, {"value/loss": loss, "value/v": v.mean()}
 
@@ -173,9 +167,7 @@ def actor_loss(actor: networks.Network, batch: Transition, key: Array) -> Loss:
 # [3, eq. 6]
 def critic_loss(critic: networks.Network, next_v: Array, batch: Transition, config: Config) -> Loss:
     """Squared error of the critics, from V(s') [B]."""
-    discount = batch.extras.get("discount", config.discount)
-    bootstrap = discount * (1.0 - batch.terminated)  # [B]
-    target = batch.reward + bootstrap * next_v
+    target = buffers.bootstrapped(batch, next_v, config.discount)
     q = critic(batch.observation, batch.action)  # [C, B]
     loss = buffers.weighted(jnp.square(q - target), batch).mean(axis=-1).sum()
     return loss, {

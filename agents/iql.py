@@ -156,7 +156,7 @@ def value(state: State, observation: Array, action: Array, config: Config) -> Ar
 def value_loss(value: networks.Network, q: Array, batch: Transition, config: Config) -> Loss:
     """Expectile loss of V to the actions' values q [B]."""
     v = value(batch.observation)[:, 0]  # [B]
-    weight = jnp.where(q < v, 1.0 - config.expectile, config.expectile)
+    weight = expectiles.weight(q, v, config.expectile)
     loss = (weight * jnp.square(q - v)).mean()
     return loss, {"value/loss": loss, "value/v": v.mean()}
 

@@ -39,11 +39,17 @@ from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import encoders, generative, policies
 from rljax.networks.encoders import EncoderSettings
-from rljax.requirements import Count, NonNegative, Share, Widths
+from rljax.requirements import Count, NonNegative, Share
 
 
 @agent.config
-class Config(networks.WithCritics, policies.WithEdits, buffers.WithChunks, buffers.DatasetSettings):
+class Config(
+    networks.WithCritics,
+    policies.WithEdits,
+    generative.WithFlowNetworks,
+    buffers.WithChunks,
+    buffers.DatasetSettings,
+):
     """Hyperparameters."""
 
     # Optimisation
@@ -60,12 +66,7 @@ class Config(networks.WithCritics, policies.WithEdits, buffers.WithChunks, buffe
     flow_steps: Count = 10  # K; [2]
     distillation_weight: NonNegative = 30.0  # of "fql", to be tuned; [1]
     # Networks
-    encoder: encoders.Kind = "auto"  # of other than vectors
-    hidden: Widths = (512, 512, 512, 512)  # of all networks; [2]
     num_critics: Count = 10  # C; [2]
-    activation: networks.Activation = "gelu_tanh"  # of hidden layers; [2]
-    layer_norm: bool = True  # of the critics, after activation; [2]
-    initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; [2]
 
 
 class Networks(struct.PyTreeNode):
@@ -104,19 +105,12 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters; targets are copies."""
     key_critic, key_base, key_tuned, key_form = jax.random.split(key, 4)
     spec = policies.chunk_spec(spec, config.chunk_length)
-    encoding = EncoderSettings.of(config)
-    style = networks.style_of(config)
-    field = functools.partial(
-        generative.create_field, spec, encoding, hidden=config.hidden, **style
-    )
-    norm = "last" if config.layer_norm else False
-    net = networks.Ensemble(config.num_critics, config.critic_widths, layer_norm=norm, **style)
+    field = functools.partial(config.create_field, spec)
     size, form = spec.action_size, config.form
-    action = jnp.zeros(spec.action_shape)
     learnt = Networks(
-        critic=encoders.create(spec, encoding, net, key_critic, action),
-        base=field(key_base, size),
-        tuned=field(key_tuned, size),
+        critic=config.create_critics(spec, key_critic),
+        base=field(key_base),
+        tuned=field(key_tuned),
         one_step=field(key_form, size, times=0) if form == "fql" else None,
         edit=field(key_form, 2 * size, times=0) if form == "edit" else None,
         log_temperature=jnp.zeros(()) if form == "edit" else None,
@@ -131,7 +125,12 @@ def remember(spec: EnvSpec, config: Config) -> Any:
 
 
 def act(
-    state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
+    state: State,
+    observation: Array,
+    key: Array,
+    config: Config,
+    explore: bool,
+    memory: Any = None,
 ) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O]."""
     return policies.act_in_chunks(
@@ -164,11 +163,9 @@ def critic_loss(
     following = policy(state, batch.next_observation, key, config)
     next_q = state.target_critic(batch.next_observation, following)  # [C, B]
     next_q = networks.lower_bound(next_q, config.pessimism)
-    discount = batch.extras.get("discount", config.discount)
-    target = batch.reward + discount * (1.0 - batch.terminated) * next_q
-    q = critic(batch.observation, batch.action)
-    loss = buffers.weighted(jnp.square(q - target), batch).mean()
-    return loss, {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
+    target = buffers.bootstrapped(batch, next_q, config.discount)
+    q = critic(batch.observation, batch.action)  # [C, B]
+    return buffers.squared_loss(q, target, batch)
 
 
 # [1, eq. 9]

@@ -28,22 +28,24 @@ chunk_length is the paper's QC-FQL.
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import encoders, generative, policies
 from rljax.networks.encoders import EncoderSettings
-from rljax.requirements import Count, NonNegative, Share, Widths
+from rljax.requirements import Count, NonNegative, Share
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.DatasetSettings):
+class Config(
+    networks.WithCritics,
+    generative.WithFlowNetworks,
+    buffers.DatasetSettings,
+):
     """Hyperparameters."""
 
     # Optimisation
@@ -59,12 +61,7 @@ class Config(networks.WithCritics, buffers.DatasetSettings):
     num_candidates: Count = 32  # chunks of the flow; [1]
     flow_steps: Count = 10  # Euler steps to a chunk; [2]
     # Networks
-    encoder: encoders.Kind = "auto"  # of other than vectors
-    hidden: Widths = (512, 512, 512, 512)  # of all networks; [2]
     num_critics: Count = 2  # C, all count; [2]
-    activation: networks.Activation = "gelu_tanh"  # of hidden layers; [2]
-    layer_norm: bool = True  # of the critics, after activation; [2]
-    initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; [2]
     precision: networks.Precision = "float32"  # of products forwards; own choice
 
 
@@ -92,16 +89,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters; targets are copies."""
     key_flow, key_critic = jax.random.split(key)
     spec = policies.chunk_spec(spec, config.chunk_length)
-    encoding = EncoderSettings.of(config)
-    style = networks.style_of(config)
-    field = functools.partial(
-        generative.create_field, spec, encoding, hidden=config.hidden, **style
-    )
-    actor = field(key_flow, spec.action_size)
-    norm = "last" if config.layer_norm else False
-    net = networks.Ensemble(config.num_critics, config.critic_widths, layer_norm=norm, **style)
-    action = jnp.zeros(spec.action_shape)
-    critic = encoders.create(spec, encoding, net, key_critic, action)
+    actor = config.create_field(spec, key_flow)
+    critic = config.create_critics(spec, key_critic)
     return State(
         actor=networks.trained(actor, config.actor_lr, config),
         critic=networks.trained(critic, config.critic_lr, config),
@@ -116,7 +105,12 @@ def remember(spec: EnvSpec, config: Config) -> Any:
 
 
 def act(
-    state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
+    state: State,
+    observation: Array,
+    key: Array,
+    config: Config,
+    explore: bool,
+    memory: Any = None,
 ) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O]."""
 
@@ -158,15 +152,9 @@ def critic_loss(
     """Squared error of the critics to the target, of whole chunks."""
     following = best(state, batch.next_observation, key, config)
     next_q = combined(state.target_critic(batch.next_observation, following), config)  # [B]
-    discount = batch.extras.get("discount", config.discount)
-    target = batch.reward + discount * (1.0 - batch.terminated) * next_q
+    target = buffers.bootstrapped(batch, next_q, config.discount)
     q = critic(batch.observation, batch.action)  # [C, B]
-    loss = buffers.weighted(jnp.square(q - target), batch).mean()
-    return loss, {
-        "critic/loss": loss,
-        "critic/q": q.mean(),
-        "critic/target": target.mean(),
-    }
+    return buffers.squared_loss(q, target, batch)
 
 
 # [1, eq. 6]

@@ -132,15 +132,17 @@ def remember(spec: EnvSpec, config: Config) -> Any:
 
 
 def act(
-    state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
+    state: State,
+    observation: Array,
+    key: Array,
+    config: Config,
+    explore: bool,
+    memory: Any = None,
 ) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O]."""
-
-    def decide() -> Array:
-        return policy(state, observation, key, config)
-
-    action, memory = policies.play(decide, memory, config.chunk_length)
-    return action, {}, memory
+    return policies.act_in_chunks(
+        lambda: policy(state, observation, key, config), memory, config.chunk_length
+    )
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
@@ -168,11 +170,9 @@ def critic_loss(
     following = policy(state, batch.next_observation, key, config)
     next_q = state.target_critic(batch.next_observation, following)  # [C, B]
     next_q = networks.lower_bound(next_q, config.pessimism)
-    discount = batch.extras.get("discount", config.discount)
-    target = batch.reward + discount * (1.0 - batch.terminated) * next_q
-    q = critic(batch.observation, batch.action)
-    loss = buffers.weighted(jnp.square(q - target), batch).mean()
-    return loss, {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
+    target = buffers.bootstrapped(batch, next_q, config.discount)
+    q = critic(batch.observation, batch.action)  # [C, B]
+    return buffers.squared_loss(q, target, batch)
 
 
 # [1], [2]

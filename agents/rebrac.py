@@ -142,8 +142,7 @@ def act(
         action += config.exploration_noise * jax.random.normal(key, action.shape)
         return jnp.clip(action, -1.0, 1.0)
 
-    action, memory = policies.play(decide, memory, config.chunk_length)
-    return action, {}, memory
+    return policies.act_in_chunks(decide, memory, config.chunk_length)
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
@@ -175,9 +174,7 @@ def critic_loss(
         distance = jnp.square(next_action - batch.extras["next_action"]).sum(axis=-1)  # [B]
         distance = jnp.where(batch.extras["has_next_action"], distance, 0.0)
         penalty = config.critic_penalty * distance
-    discount = batch.extras.get("discount", config.discount)
-    bootstrap = discount * (1.0 - batch.terminated)  # [B]
-    target = batch.reward + bootstrap * (next_q - penalty)
+    target = buffers.bootstrapped(batch, next_q - penalty, config.discount)
     q = critic(batch.observation, batch.action)  # [C, B]
     error = q - jax.lax.stop_gradient(target)
     loss = buffers.weighted(jnp.square(error), batch).mean(axis=-1).sum()

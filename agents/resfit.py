@@ -79,7 +79,7 @@ class State(struct.PyTreeNode):
     critic: networks.Trained  # [O], [A] -> [C]
     target_actor: networks.Network
     target_critic: networks.Network
-    updates: Array  # [] so far, at most 1
+    is_fresh: Array  # [] bool: no update yet
     spec: EnvSpec = struct.field(pytree_node=False)
     base: Base | None = None  # whose actions are corrected
 
@@ -117,7 +117,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         critic=networks.trained(critic, config.critic_lr, config),
         target_actor=networks.copy(actor),
         target_critic=networks.copy(critic),
-        updates=jnp.zeros((), jnp.int32),
+        is_fresh=jnp.ones((), jnp.bool_),
         spec=spec,
     )
 
@@ -137,7 +137,7 @@ def act(
     if explore:
         normal = config.exploration_noise * jax.random.normal(key_noise, action.shape)
         uniform = jax.random.uniform(key_noise, action.shape, minval=-1.0, maxval=1.0)
-        correction += jnp.where(state.updates > 0, normal, config.warmup_noise * uniform)
+        correction += jnp.where(state.is_fresh, config.warmup_noise * uniform, normal)
     return jnp.clip(action + correction, -1.0, 1.0), {}
 
 
@@ -174,8 +174,7 @@ def critic_loss(
     next_action = jnp.clip(next_action + correction, -1.0, 1.0)
     next_q = state.target_critic(following, next_action)  # [C, B]
     next_q = networks.smallest_of_subset(next_q, config.min_critics, key_subset)
-    discount = batch.extras.get("discount", config.discount)
-    target = batch.reward + discount * (1.0 - batch.terminated) * next_q
+    target = buffers.bootstrapped(batch, next_q, config.discount)
     q = critic(batch.observation, batch.action)  # [C, B]
     distance = jnp.abs(q - target).mean(axis=0)
     loss = buffers.weighted(jnp.square(distance), batch).mean()
@@ -203,8 +202,8 @@ def update(
     optimiser = networks.optimiser(config.critic_lr, step, config)
     critic, metrics = state.critic.step(optimiser, critic_loss, state, batch, key_critic, config)
     target_critic = networks.polyak(critic, state.target_critic, rate)
-    updates = jnp.ones_like(state.updates)
-    state = state.replace(critic=critic, target_critic=target_critic, updates=updates)
+    has_learnt = jnp.zeros_like(state.is_fresh)
+    state = state.replace(critic=critic, target_critic=target_critic, is_fresh=has_learnt)
 
     def improve(state: State) -> tuple[State, Metrics]:
         optimiser = networks.optimiser(config.actor_lr, step, config)

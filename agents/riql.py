@@ -40,6 +40,7 @@ from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import Actor, encoders, policies
 from rljax.networks.encoders import EncoderSettings
+from rljax.networks.optimisation import expectiles
 from rljax.networks.policies import Imitation
 from rljax.requirements import Between, Count, NonNegative, Positive, Real, Share, Widths
 
@@ -154,7 +155,7 @@ def value(state: State, observation: Array, action: Array, config: Config) -> Ar
 def value_loss(value: networks.Network, q: Array, batch: Transition, config: Config) -> Loss:
     """Expectile loss of V to the actions' values q [B]."""
     v = value(batch.observation)[:, 0]  # [B]
-    weight = jnp.where(q < v, 1.0 - config.expectile, config.expectile)
+    weight = expectiles.weight(q, v, config.expectile)
     loss = (weight * jnp.square(q - v)).mean()
     return loss, {"value/loss": loss, "value/v": v.mean()}
 

@@ -177,7 +177,7 @@ PARTS = ("Config", "experience", "check", "init", "act", "update")  # required o
 
 # Settings that mean the same in every agent that has them, so that others may read them: gamma of
 # the critics; r -> reward_scale r + reward_shift; rewards divided by the std of returns; rewards in
-# [-1, 1]; the largest sum of costs of an episode.
+# [-1, 1]; the largest sum of costs of an episode; the actions of one decision.
 COMMON = (
     "discount",
     "reward_scale",
@@ -185,6 +185,7 @@ COMMON = (
     "normalise_rewards",
     "clip_rewards",
     "cost_limit",
+    "chunk_length",
 )
 
 
@@ -297,15 +298,15 @@ def require_decoder(name: str, base: Base | None, chunk_length: int = 1) -> None
     """Raise `ValueError` without a base that makes chunks of this length of noise."""
     if base is None:
         raise ValueError(
-            f"agent '{name}' decodes by another run's flow: give --base RUN, of qc, qam, fql, "
-            "ifql or expo."
+            f"agent '{name}' decodes by another run's flow: give --base RUN, of qc or another "
+            "agent with `decode`."
         )
     if not hasattr(base.agent, "decode"):
         raise ValueError(
             f"the policy of --base makes no actions of noise, which agent '{name}' needs: name a "
-            "run of qc, qam, fql, ifql or expo."
+            "run of qc or another agent with `decode`."
         )
-    length = getattr(base.config, "chunk_length", 1)
+    length = same_fields(base.config, COMMON).get("chunk_length", 1)
     if length != chunk_length:
         raise ValueError(
             f"the policy of --base makes chunks of {length}: give --config.chunk-length {length}."

@@ -27,6 +27,7 @@ from rljax.buffers.prioritised import (
     draw_of,
     priorities,
     replay_draw,
+    squared_loss,
     weighted,
 )
 from rljax.buffers.replay import Draw, Replay, ReplaySettings, Uniform, batch_rows
@@ -42,7 +43,13 @@ from rljax.buffers.rows import random_rows, rows_of, trajectory_ends
 from rljax.buffers.sequences import Sequences, n_step_returns
 from rljax.buffers.storage.reward_scales import RewardScale
 from rljax.buffers.stream import Stream, StreamSettings
-from rljax.buffers.windows import WithChunks, valid_actions, whole_chunks, with_chunk_return
+from rljax.buffers.windows import (
+    WithChunks,
+    bootstrapped,
+    valid_actions,
+    whole_chunks,
+    with_chunk_return,
+)
 
 __all__ = [
     "PART",
@@ -79,6 +86,7 @@ __all__ = [
     "WithChunks",
     "batch_rows",
     "beside",
+    "bootstrapped",
     "data_draw_of",
     "declaration",
     "discounted_sums",
@@ -91,6 +99,7 @@ __all__ = [
     "random_rows",
     "replay_draw",
     "rows_of",
+    "squared_loss",
     "trajectory_ends",
     "valid_actions",
     "weighted",

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rljax.agent import Array, Metrics, Transition, config, same_fields
+from rljax.agent import Array, Loss, Metrics, Transition, config, same_fields
 from rljax.buffers.dataset import Dataset, DatasetDraw, UniformRows, transitions
 from rljax.buffers.draws import GoalSource, Hindsight, NStep, n_step_batch
 from rljax.buffers.experience import Supply, declaration
@@ -230,6 +230,12 @@ def weighted(losses: Array, batch: Transition) -> Array:
     """Losses [..., B] times the batch's prioritised weights, if any."""
     weight = batch.extras.get("weight")
     return losses if weight is None else weight * losses
+
+
+def squared_loss(q: Array, target: Array, batch: Transition) -> Loss:
+    """The mean of the weighted squares of values [C, B] off their target [B], and metrics."""
+    loss = weighted(jnp.square(q - target), batch).mean()
+    return loss, {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
 
 
 def priorities(error: Array, batch: Transition) -> Metrics:

@@ -132,6 +132,14 @@ def with_chunk_return(batch: Transition, discount: Array | float) -> Transition:
     )
 
 
+def bootstrapped(batch: Transition, value: Array, discount: Array | float) -> Array:
+    """Rewards and the discounted `value` [B] of what follows, which ends have not; the discount is
+    the batch's own where its rewards are of several steps.
+    """
+    discount = batch.extras.get("discount", discount) * (1.0 - batch.terminated)
+    return batch.reward + discount * value
+
+
 def valid_actions(batch: Transition) -> Array | None:
     """Which numbers [B, h A] of chunks belong to the row's episode; None without chunks."""
     if VALID not in batch.extras:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -48,6 +48,22 @@ def _beside_base(agent: Any, state: AgentState, config: Any) -> Any:
 def _learnt(agent: Any, state: AgentState, inner: Any, config: Any) -> AgentState:
     """The agent with another State of its own, which no longer sees the base."""
     return state.replace(state=inner if state.base is None else agent.use_base(inner, None, config))
+
+
+def beside_base(agent: Any, change: Callable[..., Any]) -> Callable[..., Any]:
+    """`change`, a function of this module that returns a changed agent first, with a base as its
+    last argument, which is not in what it returns.
+    """
+
+    def changed(state: AgentState, *arguments: Any) -> Any:
+        *others, base = arguments
+        result = change(agent, state.replace(base=base), *others)
+        if isinstance(result, AgentState):
+            return result.replace(base=None)
+        after, metrics = result
+        return after.replace(base=None), metrics
+
+    return changed
 
 
 def act(

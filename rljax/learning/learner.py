@@ -188,7 +188,7 @@ class Learner:
         if TRANSITION in state.tally.first_bad:
             # After a value that is not finite no episode begins: learning has ended.
             first = first & (state.tally.first_bad[TRANSITION] < 0)[:, None]
-        perceive = self.over_learners(self._beside_base(agent_state.perceive))
+        perceive = self.over_learners(agent_state.beside_base(self.agent, agent_state.perceive))
         learnt = perceive(state.agent, observation, first, hyper.config, hyper.base)
         return state.replace(agent=learnt)
 
@@ -218,7 +218,9 @@ class Learner:
         self, state: LearnerState, data: Transition, hyper: Hyperparameters
     ) -> LearnerState:
         """Show the agents the whole data set [N, ...], before the first update."""
-        prepare = self.over_learners(self._beside_base(agent_state.prepare), (0, None, 0, 0))
+        prepare = self.over_learners(
+            agent_state.beside_base(self.agent, agent_state.prepare), (0, None, 0, 0)
+        )
         return state.replace(agent=prepare(state.agent, data, hyper.config, hyper.base))
 
     def remembers(self, hyper: Hyperparameters) -> bool:
@@ -379,21 +381,8 @@ class Learner:
 
         return single
 
-    def _beside_base(self, change: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of `agent_state` that changes one agent, with its base as last argument."""
-
-        def changed(state: AgentState, *arguments: Any) -> Any:
-            *others, base = arguments
-            result = change(self.agent, state.replace(base=base), *others)
-            if isinstance(result, AgentState):
-                return result.replace(base=None)
-            after, metrics = result
-            return after.replace(base=None), metrics
-
-        return changed
-
     def _reviewing(self, review: Callable[..., Any]) -> Callable[..., Any]:
-        return self.over_learners(self._beside_base(review), (0, 0, None, 0, 0))
+        return self.over_learners(agent_state.beside_base(self.agent, review), (0, 0, None, 0, 0))
 
     # With a `jit` of their own JAX traces these two only once, which takes long.
 
@@ -406,7 +395,7 @@ class Learner:
 
     @functools.cached_property
     def _update_agents(self) -> Callable[..., Any]:
-        update = self._beside_base(agent_state.update)
+        update = agent_state.beside_base(self.agent, agent_state.update)
         return jax.jit(self.over_learners(update, (0, 0, 0, None, 0, 0)), inline=True)
 
     def _example_step(self, experience: Experience) -> Step:

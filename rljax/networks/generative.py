@@ -22,15 +22,50 @@ import numpy as np
 from flax import linen as nn
 
 from rljax import networks
-from rljax.agent import Array, EnvSpec
+from rljax.agent import Array, EnvSpec, config
 from rljax.networks import encoders
 from rljax.networks.blocks.residual import ResidualMLP
-from rljax.networks.layers import Module
-from rljax.requirements import AtLeast
+from rljax.networks.layers import Module, Norm
+from rljax.requirements import AtLeast, Widths
 
 Noising = Literal["vp", "linear"]
 Sampling = Literal["posterior", "wide", "free", "clean"]
 Embedding = Annotated[int, AtLeast(4)]
+
+
+@config
+class WithFlowNetworks:
+    """Settings of a flow's networks and of those beside it, as FQL's authors have them: a base of
+    an agent's Config.
+    """
+
+    encoder: encoders.Kind = "auto"  # of other than vectors
+    hidden: Widths = (512, 512, 512, 512)  # of all networks; arXiv:2502.02538
+    activation: networks.Activation = "gelu_tanh"  # of hidden layers; arXiv:2502.02538
+    layer_norm: bool = True  # of critics and V, after activation; arXiv:2502.02538
+    initialisation: networks.Initialisation = "glorot_uniform"  # arXiv:2502.02538
+
+    def create_field(
+        self, spec: EnvSpec, key: Array, features: int | None = None, times: int = 1
+    ) -> networks.Network:
+        """A fresh `Field` with as many `features` as actions have numbers, if none are said."""
+        style = networks.style_of(self) | {"hidden": self.hidden}
+        features = spec.action_size if features is None else features
+        encoding = encoders.EncoderSettings.of(self)
+        return create_field(spec, encoding, key, features, times=times, **style)
+
+    def create_critics(self, spec: EnvSpec, key: Array) -> networks.Network:
+        """Fresh critics: observations [O...] and actions [A] -> [C]."""
+        settings: Any = self
+        sizes = (settings.num_critics, settings.critic_widths)
+        net = networks.Ensemble(*sizes, layer_norm=self.norm, **networks.style_of(self))
+        action = jnp.zeros(spec.action_shape)
+        return encoders.create(spec, encoders.EncoderSettings.of(self), net, key, action)
+
+    @property
+    def norm(self) -> Norm:
+        """Where critics and V have a layer normalisation."""
+        return "last" if self.layer_norm else False
 
 
 def sinusoidal(time: Array, size: int) -> Array:

@@ -129,7 +129,7 @@ def reopened(
             f"files have changed. {'; '.join(changes)}."
         )
     prefer_devices(experiment, len(settings.seeds))
-    _ = experiment.base  # or a `ValueError`
+    _ = experiment.base  # refuses one that has changed
     return experiment
 
 

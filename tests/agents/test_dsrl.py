@@ -87,16 +87,13 @@ class Reference:
 
     def update(self, batch: Transition, key: jax.Array) -> dict[str, float]:
         config = self.config
-        observation, action, successor, reward, alive = value_learning.arrays(batch)
-        valid = np.asarray(batch.extras.get("valid", np.ones((5, 1))), np.float64)
-        rewards = np.asarray(batch.extras.get("rewards", reward[:, None]), np.float64)
-        length, whole = valid.shape[1], valid[:, -1]
+        observation, action, successor, _, alive = value_learning.arrays(batch)
+        length, total, whole = reference.chunk_return(batch, config.discount)
         keys = jax.random.split(key, 4)
         b, _ = self.sample(self.learnt["actor"], successor, reference.noise(keys[0], action.shape))
         following = self.decode(successor, config.noise_scale * b)
         q = self.values(self.target_critic, successor, following)
         q = q.mean(axis=0) - config.pessimism * q.std(axis=0)
-        total = sum(config.discount**i * rewards[:, i] * valid[:, i] for i in range(length))
         y = total + config.discount**length * alive * q
         old = dict(self.learnt)
 

@@ -120,10 +120,8 @@ class Reference(value_learning.Networks):
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
         config = self.config
-        observation, action, successor, reward, alive = value_learning.arrays(batch)
-        valid = np.asarray(batch.extras.get("valid", np.ones((5, 1))), np.float64)
-        rewards = np.asarray(batch.extras.get("rewards", reward[:, None]), np.float64)
-        length, whole = valid.shape[1], valid[:, -1]
+        observation, action, successor, _, alive = value_learning.arrays(batch)
+        length, total, whole = reference.chunk_return(batch, config.discount)
         key_critic, key_actor, key_edit = jax.random.split(key, 3)
         key_action, key_critics = jax.random.split(key_critic)
         following = self.best(successor, key_action)
@@ -132,7 +130,6 @@ class Reference(value_learning.Networks):
             next_q = q.mean(axis=0) - config.pessimism * q.std(axis=0)
         else:
             next_q = q.min(axis=0)
-        total = sum(config.discount**i * rewards[:, i] * valid[:, i] for i in range(length))
         y = total + config.discount**length * alive * next_q
         old = self.critics
 

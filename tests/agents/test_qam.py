@@ -116,10 +116,8 @@ class Reference:
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
         config = self.config
-        observation, action, successor, reward, alive = value_learning.arrays(batch)
-        valid = np.asarray(batch.extras.get("valid", np.ones((5, 1))), np.float64)
-        rewards = np.asarray(batch.extras.get("rewards", reward[:, None]), np.float64)
-        length, whole = valid.shape[1], valid[:, -1]
+        observation, action, successor, _, alive = value_learning.arrays(batch)
+        length, total, whole = reference.chunk_return(batch, config.discount)
         key_critic, key_base, key_tuned, key_form = jax.random.split(key, 4)
         drawn = jax.random.normal(jax.random.split(key_critic)[0], action.shape)
         noise = np.asarray(drawn, np.float64)
@@ -130,7 +128,6 @@ class Reference:
             following = self.flow(successor, noise)
         q = self.values(self.target_critic, successor, following)
         q = q.mean(axis=0) - config.pessimism * q.std(axis=0)
-        total = sum(config.discount**i * rewards[:, i] * valid[:, i] for i in range(length))
         y = total + config.discount**length * alive * q
         key_noise, key_time = jax.random.split(key_base)
         start = np.asarray(jax.random.normal(key_noise, action.shape), np.float64)

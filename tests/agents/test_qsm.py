@@ -88,16 +88,13 @@ class Reference:
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
         config = self.config
-        observation, action, successor, reward, alive = value_learning.arrays(batch)
-        valid = np.asarray(batch.extras.get("valid", np.ones((5, 1))), np.float64)
-        rewards = np.asarray(batch.extras.get("rewards", reward[:, None]), np.float64)
-        length, whole = valid.shape[1], valid[:, -1]
+        observation, action, successor, _, alive = value_learning.arrays(batch)
+        length, total, whole = reference.chunk_return(batch, config.discount)
         key_critic, key_actor = jax.random.split(key)
         drawn = jax.random.normal(key_critic, (T + 1, *action.shape))
         following = self.sampled(successor, np.asarray(drawn, np.float64))
         q = reference.values(self.target_critic, successor, following)
         q = q.mean(axis=0) - config.pessimism * q.std(axis=0)
-        total = sum(config.discount**i * rewards[:, i] * valid[:, i] for i in range(length))
         y = total + config.discount**length * alive * q
         key_step, key_noise = jax.random.split(key_actor)
         t = np.asarray(jax.random.randint(key_step, (5,), 0, T)) + 1

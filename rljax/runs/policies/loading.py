@@ -147,9 +147,17 @@ def _bases(folder: Folder) -> Base:
         "--base",
         " A run reads its base whenever it goes on or acts: where that folder is gone, restore it.",
     )
-    state = policies.state
-    about = (policies.config, policies.module, policies.spec)
-    return Base(state.state, *about, state.inputs, state.statistics, state.base, policies.remembers)
+    learnt = policies.state
+    return Base(
+        state=learnt.state,
+        config=policies.config,
+        agent=policies.module,
+        spec=policies.spec,
+        inputs=learnt.inputs,
+        statistics=learnt.statistics,
+        base=learnt.base,
+        remembers=policies.remembers,
+    )
 
 
 def load(

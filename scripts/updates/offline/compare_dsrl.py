@@ -17,15 +17,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rljax.agents import dsrl
-from rljax.buffers import windows
-from rljax.networks import Network
 from scripts.updates import shared, stand_ins
 from scripts.updates.offline import compare_qc
-from scripts.updates.offline.compare_qc import LENGTH, ROWS, SMALL
-from scripts.updates.shared import ACTOR, BATCH, distance, exact, relative
+from scripts.updates.offline.compare_qc import LENGTH, SMALL
+from scripts.updates.shared import ACTOR, distance, exact
 
 CASES: dict[str, dict[str, Any]] = {
     "DSRL": {"pessimism": 0.0},
@@ -64,7 +61,7 @@ def with_their_parameters(state: dsrl.State, params: Mapping[str, Any]) -> dsrl.
     changed = {
         "critic": like(state.critic.parameters, params["modules_critic"]),
         "noise_critic": like(state.noise_critic.parameters, params["modules_z_critic"]),
-        "actor": like_policy(state.actor.parameters, params["modules_actor"]),
+        "actor": compare_qc.like_gaussian(state.actor.parameters, params["modules_actor"]),
         "flow": like(state.flow.parameters, params["modules_actor_bc_flow"]),
         "log_temperature": jnp.asarray(params["modules_alpha"]["log_value"]),
     }
@@ -76,42 +73,24 @@ def with_their_parameters(state: dsrl.State, params: Mapping[str, Any]) -> dsrl.
     )
 
 
-def like_policy(network: Network, tree: Mapping[str, Any]) -> Network:
-    """Our Gaussian with the numbers of theirs, whose outputs are two layers."""
-    (body,) = (tree[name] for name in tree if name.startswith("MLP"))
-    layers = {name.replace("Dense", "hidden"): dict(layer) for name, layer in body.items()}
-    heads = (tree["OutputDenseMean"], tree["OutputDenseLogStd"])
-    layers["output"] = {
-        part: jnp.concatenate([head[part] for head in heads], axis=-1)
-        for part in ("kernel", "bias")
-    }
-    return network.replace(params=jax.tree.map(lambda _, new: new, network.params, layers))
-
-
 def compared(peer: Path, updates: int, changes: Mapping[str, Any]) -> dict[str, float]:
     """The largest relative differences of losses, and of parameters after all updates."""
     config = config_of(changes)
-    length, rows = config.chunk_length, compare_qc.recorded()
+    length = config.chunk_length
     theirs, data = their_agent(peer, config)
     theirs = exact(jax.tree.map(jnp.asarray, theirs))
     first = exact(dsrl.init(jax.random.key(0), SMALL, config))
     first = state = with_their_parameters(first, theirs.network.params)
-    prepared = exact(jax.tree.map(jnp.asarray, windows.with_last_rows(rows)))
+    prepared = compare_qc.prepared()
     update = jax.jit(functools.partial(dsrl.update, config=config))
     differences = dict.fromkeys(LOSSES, 0.0)
     with compare_qc.same_numbers(), stand_ins.old_names():
         for i in range(updates):
-            np.random.seed(i)
-            batch = data.sample_sequence(BATCH, length, config.discount)
-            np.random.seed(i)
-            drawn = np.random.randint(ROWS - length + 1, size=BATCH)
-            theirs, info = theirs.update(exact(jax.tree.map(jnp.asarray, batch)))
-            chunks = windows.chunks_of_data(prepared, jnp.asarray(drawn), length)
-            chunks = exact(chunks if length > 1 else compare_qc.plain(prepared, drawn))
+            batch = compare_qc.their_chunks(data, i, length, config.discount)
+            theirs, info = theirs.update(batch)
+            chunks = compare_qc.our_chunks(prepared, i, length)
             state, metrics = update(state, chunks, jax.random.key(0), jnp.asarray(i))
-            for ours, other in LOSSES.items():
-                apart = relative(metrics[ours], info[other])
-                differences[ours] = max(differences[ours], apart)
+            compare_qc.keep_largest(differences, metrics, info, LOSSES)
     other = with_their_parameters(state, theirs.network.params)
     for name in ("critic", "noise_critic", "actor", "flow", "log_temperature"):
         differences[name] = distance(*(getattr(x, name).parameters for x in (first, state, other)))

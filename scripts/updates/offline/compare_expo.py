@@ -29,12 +29,11 @@ import numpy as np
 import optax
 
 from rljax.agents import expo
-from rljax.buffers import windows
 from rljax.networks import Network
 from scripts.updates import shared, stand_ins
-from scripts.updates.offline import compare_qam, compare_qc
-from scripts.updates.offline.compare_qc import LENGTH, ROWS, SMALL
-from scripts.updates.shared import ACTION, ACTOR, BATCH, distance, exact, relative
+from scripts.updates.offline import compare_qc
+from scripts.updates.offline.compare_qc import LENGTH, SMALL
+from scripts.updates.shared import ACTION, ACTOR, distance, exact
 
 
 class Case(NamedTuple):
@@ -91,16 +90,15 @@ class FlowsAndEdits:
 
     def update(self, i: int) -> dict[str, Any]:
         """Their losses in one update of rows that NumPy's seed `i` draws."""
-        np.random.seed(i)
         config = self.config
-        batch = self.data.sample_sequence(BATCH, config.chunk_length, config.discount)
-        self.agent, info = self.agent.update(exact(jax.tree.map(jnp.asarray, batch)))
+        batch = compare_qc.their_chunks(self.data, i, config.chunk_length, config.discount)
+        self.agent, info = self.agent.update(batch)
         return {**info, "actor/edit": info["actor/edit_q_loss"] + info["actor/edit_entropy_loss"]}
 
     def like(self, state: expo.State) -> expo.State:
         """Our State with the numbers of their networks."""
         params, like = self.agent.network.params, compare_qc.like
-        edit = compare_qam.like_edit(state.edit.parameters, params["modules_edit_actor"])
+        edit = compare_qc.like_gaussian(state.edit.parameters, params["modules_edit_actor"], "body")
         temperature = jnp.asarray(params["modules_alpha"]["log_value"])
         return with_parameters(
             state,
@@ -155,8 +153,7 @@ class Authors:
 
     def update(self, i: int) -> dict[str, Any]:
         """Their losses in one update of rows that NumPy's seed `i` draws."""
-        np.random.seed(i)
-        rows = jax.tree.map(lambda x: jnp.asarray(x[drawn(i, 1)]), compare_qc.recorded())
+        rows = jax.tree.map(lambda x: jnp.asarray(x[compare_qc.drawn(i, 1)]), compare_qc.recorded())
         batch = {
             "observations": rows.observation,
             "actions": rows.action,
@@ -195,7 +192,7 @@ class Authors:
         agent = self.agent
         return with_parameters(
             state,
-            edit=compare_qam.like_edit(state.edit.parameters, agent.edit_actor.params),
+            edit=compare_qc.like_gaussian(state.edit.parameters, agent.edit_actor.params, "body"),
             critic=like_critic(state.critic.parameters, agent.critic.params),
             log_temperature=jnp.asarray(agent.temp.params["log_temp"]),
             target_critic=like_critic(state.target_critic, agent.target_critic.params),
@@ -218,12 +215,6 @@ def like_critic(network: Network, tree: Mapping[str, Any]) -> Network:
     return network.replace(params=params)
 
 
-def drawn(i: int, length: int) -> np.ndarray:
-    """The rows [B] of update `i`."""
-    np.random.seed(i)
-    return np.random.randint(ROWS - length + 1, size=BATCH)
-
-
 @contextlib.contextmanager
 def same_numbers(num_critics: int) -> Iterator[None]:
     """Inside, random numbers depend on their number alone, and pairs of critics on their turn."""
@@ -238,7 +229,7 @@ def same_numbers(num_critics: int) -> Iterator[None]:
 
 def compared(peers: Mapping[bool, Path], updates: int, case: Case) -> dict[str, float]:
     """The largest relative differences of losses, and of parameters after all updates."""
-    config, rows = config_of(case), compare_qc.recorded()
+    config = config_of(case)
     length = config.chunk_length
     state = exact(expo.init(jax.random.key(0), SMALL, config))
     if case.by_authors:
@@ -246,20 +237,16 @@ def compared(peers: Mapping[bool, Path], updates: int, case: Case) -> dict[str, 
     else:
         theirs = FlowsAndEdits(peers[False], config)
     first = state = theirs.like(state)
-    prepared = exact(jax.tree.map(jnp.asarray, windows.with_last_rows(rows)))
+    prepared = compare_qc.prepared()
     update = jax.jit(functools.partial(expo.update, config=config))
     differences = dict.fromkeys(theirs.names(), 0.0)
     with same_numbers(config.num_critics), stand_ins.old_names():
         for i in range(updates):
             theirs.flow = state
             info = theirs.update(i)
-            places = drawn(i, length)
-            chunks = windows.chunks_of_data(prepared, jnp.asarray(places), length)
-            chunks = exact(chunks if length > 1 else compare_qc.plain(prepared, places))
+            chunks = compare_qc.our_chunks(prepared, i, length)
             state, metrics = update(state, chunks, jax.random.key(0), jnp.asarray(i))
-            for ours, other in theirs.names().items():
-                apart = relative(metrics[ours], info[other])
-                differences[ours] = max(differences[ours], apart)
+            compare_qc.keep_largest(differences, metrics, info, theirs.names())
     other = theirs.like(state)
     for name in ("actor", "edit", "critic", "log_temperature"):
         if name != "actor" or not case.by_authors:

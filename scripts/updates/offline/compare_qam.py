@@ -17,15 +17,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from rljax.agents import qam
-from rljax.buffers import windows
-from rljax.networks import Network
 from scripts.updates import shared, stand_ins
 from scripts.updates.offline import compare_qc
-from scripts.updates.offline.compare_qc import LENGTH, OBSERVATION, ROWS, SMALL
-from scripts.updates.shared import ACTOR, BATCH, distance, exact, relative
+from scripts.updates.offline.compare_qc import LENGTH, SMALL
+from scripts.updates.shared import ACTOR, distance, exact
 
 CASES: dict[str, dict[str, Any]] = {
     "QAM": {},
@@ -65,7 +62,9 @@ def with_their_parameters(state: qam.State, params: Mapping[str, Any]) -> qam.St
     if learnt.one_step is not None:
         changed["one_step"] = like(learnt.one_step, params["modules_one_step_actor"])
     if learnt.edit is not None:
-        changed["edit"] = like_edit(learnt.edit, params["modules_edit_actor"])
+        changed["edit"] = compare_qc.like_gaussian(
+            learnt.edit, params["modules_edit_actor"], "body"
+        )
         value = params["modules_edit_alpha"]["log_value"]
         changed["log_temperature"] = jnp.asarray(value)
     return state.replace(
@@ -75,30 +74,15 @@ def with_their_parameters(state: qam.State, params: Mapping[str, Any]) -> qam.St
     )
 
 
-def like_edit(network: Network, tree: Mapping[str, Any]) -> Network:
-    """Our policy of edits with the numbers of theirs, whose outputs are two layers."""
-    (body,) = (tree[name] for name in tree if name.startswith("MLP"))
-    layers = {name.replace("Dense", "hidden"): dict(layer) for name, layer in body.items()}
-    kernel = jnp.roll(jnp.asarray(layers["hidden_0"]["kernel"]), -OBSERVATION, axis=0)
-    layers["hidden_0"]["kernel"] = kernel
-    heads = (tree["OutputDenseMean"], tree["OutputDenseLogStd"])
-    layers["output"] = {
-        part: jnp.concatenate([head[part] for head in heads], axis=-1)
-        for part in ("kernel", "bias")
-    }
-    params = jax.tree.map(lambda _, new: jnp.asarray(new), network.params, {"body": layers})
-    return network.replace(params=params)
-
-
 def compared(peer: Path, updates: int, changes: Mapping[str, Any]) -> dict[str, float]:
     """The largest relative differences of losses, and of parameters after all updates."""
     config = config_of(changes)
-    length, rows = config.chunk_length, compare_qc.recorded()
+    length = config.chunk_length
     theirs, data = their_agent(peer, config)
     theirs = exact(jax.tree.map(jnp.asarray, theirs))
     first = exact(qam.init(jax.random.key(0), SMALL, config))
     first = state = with_their_parameters(first, theirs.network.params)
-    prepared = exact(jax.tree.map(jnp.asarray, windows.with_last_rows(rows)))
+    prepared = compare_qc.prepared()
     update = jax.jit(functools.partial(qam.update, config=config))
     names = {
         "critic/loss": "critic/critic_loss",
@@ -108,17 +92,11 @@ def compared(peer: Path, updates: int, changes: Mapping[str, Any]) -> dict[str, 
     differences = dict.fromkeys(names, 0.0)
     with compare_qc.same_numbers(), stand_ins.old_names():
         for i in range(updates):
-            np.random.seed(i)
-            batch = data.sample_sequence(BATCH, length, config.discount)
-            np.random.seed(i)
-            drawn = np.random.randint(ROWS - length + 1, size=BATCH)
-            theirs, info = theirs.update(exact(jax.tree.map(jnp.asarray, batch)))
-            chunks = windows.chunks_of_data(prepared, jnp.asarray(drawn), length)
-            chunks = exact(chunks if length > 1 else compare_qc.plain(prepared, drawn))
+            batch = compare_qc.their_chunks(data, i, length, config.discount)
+            theirs, info = theirs.update(batch)
+            chunks = compare_qc.our_chunks(prepared, i, length)
             state, metrics = update(state, chunks, jax.random.key(0), jnp.asarray(i))
-            for ours, other in names.items():
-                apart = relative(metrics[ours], info[other])
-                differences[ours] = max(differences[ours], apart)
+            compare_qc.keep_largest(differences, metrics, info, names)
     other = with_their_parameters(state, theirs.network.params)
     for name in ("critic", "base", "tuned", "one_step", "edit", "log_temperature"):
         trees = [getattr(x.networks.parameters, name) for x in (first, state, other)]

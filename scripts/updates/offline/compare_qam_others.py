@@ -22,16 +22,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from rljax.agents import ifql, rebrac
-from rljax.buffers import windows
 from rljax.networks import Network
 from scripts.updates import shared, stand_ins
 from scripts.updates.offline import compare_qc
-from scripts.updates.offline.compare_qc import LENGTH, ROWS, SMALL
-from scripts.updates.shared import ACTION, ACTOR, BATCH, distance, exact, relative
+from scripts.updates.offline.compare_qc import LENGTH, SMALL
+from scripts.updates.shared import ACTION, ACTOR, distance, exact
 
 CRITICS = 10
 OURS: dict[str, Any] = {"num_critics": CRITICS, "pessimism": 0.5, "chunk_length": LENGTH}
@@ -138,12 +136,12 @@ def compared(peer: Path, updates: int, case: Case) -> dict[str, float]:
     """
     agent = case.agent
     config = agent.Config(hidden=ACTOR, **case.ours)
-    length, rows = config.chunk_length, compare_qc.recorded()
+    length = config.chunk_length
     theirs, data = their_agent(peer, case, config)
     theirs = with_our_epsilon(exact(jax.tree.map(jnp.asarray, theirs)))
     first = exact(agent.init(jax.random.key(0), SMALL, config))
     first = state = with_their_parameters(first, theirs.network.params)
-    prepared = exact(jax.tree.map(jnp.asarray, windows.with_last_rows(rows)))
+    prepared = compare_qc.prepared()
     update = jax.jit(agent.update)
     names = {"critic/loss": "critic/critic_loss", "actor/loss": "actor/actor_loss"}
     if agent is ifql:
@@ -153,25 +151,19 @@ def compared(peer: Path, updates: int, case: Case) -> dict[str, float]:
     differences = dict.fromkeys(names, 0.0)
     with compare_qc.same_numbers(), stand_ins.old_names():
         for i in range(updates):
-            np.random.seed(i)
-            batch = data.sample_sequence(BATCH, length, config.discount)
-            np.random.seed(i)
-            drawn = np.random.randint(ROWS - length + 1, size=BATCH)
+            batch = compare_qc.their_chunks(data, i, length, config.discount)
             rate = config.target_rate if i % case.every == case.every - 1 else 0.0
             before = theirs
-            theirs, info = updated(theirs, case, exact(jax.tree.map(jnp.asarray, batch)))
+            theirs, info = updated(theirs, case, batch)
             targets = ["critic"] if agent is ifql else ["critic", "actor"]
             theirs = compare_qc.with_new_targets(theirs, before, rate, *targets)
-            chunks = windows.chunks_of_data(prepared, jnp.asarray(drawn), length)
-            chunks = exact(chunks if length > 1 else compare_qc.plain(prepared, drawn))
+            chunks = compare_qc.our_chunks(prepared, i, length)
             unknown = {"next_action": chunks.action, "has_next_action": chunks.terminated}
             chunks = chunks.replace(extras={**chunks.extras, **unknown})
             settings = dataclasses.replace(config, target_rate=rate)
             state, metrics = update(state, chunks, jax.random.key(0), jnp.asarray(i), settings)
             losses = {**metrics, "critic/loss": metrics["critic/loss"] / config.num_critics}
-            for ours, other in names.items():
-                apart = relative(losses[ours], info[other])
-                differences[ours] = max(differences[ours], apart)
+            compare_qc.keep_largest(differences, losses, info, names)
         observation = prepared.observation[0]
         ours = agent.act(state, observation, jax.random.key(0), config, True)[0]
         action = theirs.sample_actions(observation, jax.random.key(0))[:ACTION]

@@ -186,39 +186,88 @@ def with_new_targets(theirs: Any, before: Any, rate: float, *names: str) -> Any:
 def compared(peer: Path, updates: int, case: Case) -> dict[str, float]:
     """The largest relative differences of losses, and of parameters after all updates."""
     config = config_of(case)
-    length, rows = config.chunk_length, recorded()
+    length, rows = config.chunk_length, prepared()
     theirs, data = their_agent(peer, case, config)
     theirs = exact(jax.tree.map(jnp.asarray, theirs))
     state = exact(case.agent.init(jax.random.key(0), SMALL, config))
     first = with_their_parameters(state, theirs.network.params)
-    state, differences = first, {"critic's loss": 0.0, "flow's loss": 0.0}
-    prepared = exact(jax.tree.map(jnp.asarray, windows.with_last_rows(rows)))
+    names = {"critic's loss": "critic/critic_loss", "flow's loss": "actor/bc_flow_loss"}
+    state, differences = first, dict.fromkeys(names, 0.0)
     update = jax.jit(functools.partial(case.agent.update, config=config))
     with same_numbers(), stand_ins.old_names():
         for i in range(updates):
-            np.random.seed(i)
-            batch = data.sample_sequence(BATCH, length, config.discount)
-            np.random.seed(i)
-            drawn = np.random.randint(ROWS - length + 1, size=BATCH)
+            batch = their_chunks(data, i, length, config.discount)
             before = theirs
-            theirs, info = theirs.update(exact(jax.tree.map(jnp.asarray, batch)))
+            theirs, info = theirs.update(batch)
             if case.agent is fql:
                 theirs = with_new_targets(theirs, before, config.target_rate, "critic")
-            chunks = windows.chunks_of_data(prepared, jnp.asarray(drawn), length)
-            chunks = exact(chunks if length > 1 else plain(prepared, drawn))
+            chunks = our_chunks(rows, i, length)
             state, metrics = update(state, chunks, jax.random.key(0), jnp.asarray(i))
             flow = metrics.get("actor/flow", metrics["actor/loss"])
-            for name, one, other in (
-                ("critic's loss", metrics["critic/loss"], info["critic/critic_loss"]),
-                ("flow's loss", flow, info["actor/bc_flow_loss"]),
-            ):
-                differences[name] = max(differences[name], relative(one, other))
+            ours = {"critic's loss": metrics["critic/loss"], "flow's loss": flow}
+            keep_largest(differences, ours, info, names)
     other = with_their_parameters(state, theirs.network.params)
     for name in ("actor", "critic"):
         trees = (getattr(x, name).parameters for x in (first, state, other))
         differences[name] = distance(*trees)
     differences["targets"] = distance(*(x.target_critic for x in (first, state, other)))
     return differences
+
+
+def drawn(i: int, length: int) -> np.ndarray:
+    """The rows [B] of update `i`, as their data set draws them."""
+    np.random.seed(i)
+    return np.random.randint(ROWS - length + 1, size=BATCH)
+
+
+def their_chunks(data: Any, i: int, length: int, discount: float) -> dict[str, Any]:
+    """The chunks of update `i` that their data set cuts."""
+    np.random.seed(i)
+    chunks = data.sample_sequence(BATCH, length, discount)
+    return exact(jax.tree.map(jnp.asarray, chunks))
+
+
+def prepared() -> Transition:
+    """Our data set of the recorded rows, of which `our_chunks` cuts."""
+    return exact(jax.tree.map(jnp.asarray, windows.with_last_rows(recorded())))
+
+
+def our_chunks(data: Transition, i: int, length: int) -> Transition:
+    """The chunks of update `i` that we cut."""
+    rows = drawn(i, length)
+    if length == 1:
+        return exact(plain(data, rows))
+    return exact(windows.chunks_of_data(data, jnp.asarray(rows), length))
+
+
+def keep_largest(
+    differences: dict[str, float],
+    ours: Mapping[str, Any],
+    theirs: Mapping[str, Any],
+    names: Mapping[str, str],
+) -> None:
+    """Take up how far our metrics are from theirs, whose `names` follow ours."""
+    for name, other in names.items():
+        apart = relative(ours[name], theirs[other])
+        differences[name] = max(differences[name], apart)
+
+
+def like_gaussian(network: Network, tree: Mapping[str, Any], place: str | None = None) -> Network:
+    """Our Gaussian's network with the numbers of theirs, whose outputs are two layers; our layers
+    are below `place`, if any. A `Field` reads observations last, theirs first.
+    """
+    (body,) = (tree[name] for name in tree if name.startswith("MLP"))
+    layers = {name.replace("Dense", "hidden"): dict(layer) for name, layer in body.items()}
+    if place is not None:
+        kernel = jnp.roll(jnp.asarray(layers["hidden_0"]["kernel"]), -OBSERVATION, axis=0)
+        layers["hidden_0"]["kernel"] = kernel
+    heads = (tree["OutputDenseMean"], tree["OutputDenseLogStd"])
+    layers["output"] = {
+        part: jnp.concatenate([head[part] for head in heads], axis=-1)
+        for part in ("kernel", "bias")
+    }
+    new = layers if place is None else {place: layers}
+    return network.replace(params=jax.tree.map(lambda _, x: jnp.asarray(x), network.params, new))
 
 
 def plain(data: Transition, rows: np.ndarray) -> Transition:

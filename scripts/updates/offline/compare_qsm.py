@@ -23,12 +23,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agents import qsm
-from rljax.buffers import windows
 from rljax.networks import Network
 from scripts.updates import shared, stand_ins
 from scripts.updates.offline import compare_qc
-from scripts.updates.offline.compare_qc import LENGTH, OBSERVATION, ROWS, SMALL
-from scripts.updates.shared import ACTION, ACTOR, BATCH, distance, exact, relative
+from scripts.updates.offline.compare_qc import LENGTH, OBSERVATION, SMALL
+from scripts.updates.shared import ACTION, ACTOR, BATCH, distance, exact
 
 CASES: dict[str, dict[str, Any]] = {
     "QSM": {"inverse_temperature": 3.0},
@@ -122,25 +121,19 @@ def compared(peer: Path, updates: int, changes: Mapping[str, Any]) -> dict[str, 
     theirs = exact(jax.tree.map(jnp.asarray, theirs))
     first = exact(qsm.init(jax.random.key(0), SMALL, config))
     first = state = with_their_parameters(first, theirs.network.params)
-    prepared = exact(jax.tree.map(jnp.asarray, windows.with_last_rows(rows)))
+    prepared = compare_qc.prepared()
     update = jax.jit(functools.partial(qsm.update, config=config))
-    differences = {"critic/loss": 0.0, "actor/matching": 0.0}
+    names = {"critic/loss": "critic/critic_loss", "actor/matching": "actor/actor_loss"}
+    differences = dict.fromkeys(names, 0.0)
     with same_numbers(), stand_ins.old_names():
         for i in range(updates):
-            np.random.seed(i)
-            batch = data.sample_sequence(BATCH, length, config.discount)
-            np.random.seed(i)
-            drawn = np.random.randint(ROWS - length + 1, size=BATCH)
-            theirs, info = theirs.update(exact(jax.tree.map(jnp.asarray, batch)))
-            chunks = windows.chunks_of_data(prepared, jnp.asarray(drawn), length)
-            chunks = exact(chunks if length > 1 else compare_qc.plain(prepared, drawn))
+            batch = compare_qc.their_chunks(data, i, length, config.discount)
+            theirs, info = theirs.update(batch)
+            chunks = compare_qc.our_chunks(prepared, i, length)
             state, metrics = update(state, chunks, jax.random.key(0), jnp.asarray(i))
             parts = (1.0 - batch["valid"][..., -1]).mean()
-            for ours, other in (
-                ("critic/loss", info["critic/critic_loss"]),
-                ("actor/matching", info["actor/actor_loss"] - parts),
-            ):
-                differences[ours] = max(differences[ours], relative(metrics[ours], other))
+            info = {**info, "actor/actor_loss": info["actor/actor_loss"] - parts}
+            compare_qc.keep_largest(differences, metrics, info, names)
         observation = exact(rows.observation[:BATCH])
         action = qsm.policy(state, observation, jax.random.key(0), config)
         other_action = theirs.sample_actions(observation, jax.random.key(0))

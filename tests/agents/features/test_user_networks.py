@@ -27,15 +27,12 @@ def agents_with(field: str) -> list[str]:
 def traced(name: str, part: str) -> list[Any]:
     """The parameters of an agent's networks with an own `part`; acts and updates are traced."""
     module = registry.load_agent(name)
-    tests = importlib.import_module(f"tests.agents.test_{name}")
-    spec, config, batch = tests.example()
+    spec, config, batch = importlib.import_module(f"tests.agents.test_{name}").example()
     own = FileClass(f"{user_networks.__file__}:{part.capitalize()}")
     config = dataclasses.replace(config, **{part: own})
     contract.check(module, spec, config)
     key, step = jax.random.key(0), jnp.zeros((), jnp.int32)
     state = jax.eval_shape(lambda key: module.init(key, spec, config), key)
-    if hasattr(tests, "base"):  # beside another run's policy
-        state = module.use_base(state, tests.base(), config)
     updated = jax.eval_shape(module.update, state, batch, key, step, config)[0]
     assert jax.tree.structure(updated) == jax.tree.structure(state)
 
@@ -44,8 +41,6 @@ def traced(name: str, part: str) -> list[Any]:
         return contract.act(module, state, spec.example(3), key, config, False, memory)[0]
 
     jax.eval_shape(act, state)
-    if hasattr(tests, "base"):
-        state = module.use_base(state, None, config)
     networks = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, Network))
     return [network.params for network in networks if isinstance(network, Network)]
 
