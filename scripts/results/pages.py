@@ -23,7 +23,7 @@ from scripts.results import offline as offline_runs
 from scripts.results import online as online_runs
 from scripts.results import terminal_values
 from scripts.results.shared import RESULTS, over_seeds, show, table
-from scripts.studies import offline_to_online
+from scripts.studies.offline import offline_to_online
 
 # Measure, our key and the peer's in `medians`, and the ratio aimed at: at least, or at most where
 # below 1.

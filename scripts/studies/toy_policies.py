@@ -24,7 +24,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from rljax.agent import EnvSpec, Transition
-from rljax.learning import configuration, registry
+from rljax.learning import agent_state, configuration, registry
 from rljax.learning.drivers.offline import OfflineDriver
 from rljax.learning.learner import Learner
 from rljax.system.hardware import provenance
@@ -85,7 +85,8 @@ def drawn(agent: str, changes: dict[str, Any], updates: int) -> np.ndarray:
     driver.advance(updates)
     state = jax.tree.map(lambda x: x[0], driver.agent_state)
     observation = np.zeros((DRAWN, 1), np.float32)
-    return np.asarray(module.act(state, observation, jax.random.key(0), config, explore=True)[0])
+    key = jax.random.key(0)
+    return np.asarray(agent_state.act(module, state, observation, key, config, explore=True)[0])
 
 
 def near(action: np.ndarray) -> list[float]:

@@ -85,6 +85,7 @@ def test_folders_stay_small():
         "results",
         "site",
         "studies",
+        "studies/offline",
         "updates",
         "updates/offline",
     }

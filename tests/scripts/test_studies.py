@@ -13,25 +13,23 @@ import pytest
 from rljax.agent import EnvSpec, check
 from rljax.analysis.comparison import mean_interval
 from rljax.learning import configuration, registry
+from rljax.runs import run
 from scripts.studies import (
-    chunks,
     combination_lock,
     compute,
     constraints,
-    corruptions,
     decision_frequencies,
     defaults,
     hidden_velocities,
     memory,
     off_policy,
-    offline_to_online,
     reward_scales,
     shared,
     simulators,
     surrogates,
     toy_policies,
-    weights,
 )
+from scripts.studies.offline import chunks, cloned_flow, corruptions, offline_to_online, weights
 from tests.helpers import small_runs
 
 ROOT = Path(__file__).parents[2]
@@ -210,6 +208,28 @@ def test_chunks(study, data):
     assert "num_candidates" not in written["settings"]["qam"]
     row = "| QAM | 100 (100, 100) | 100 (100, 100) | 0, 0 | 64; 100 |"
     assert row in chunks.table(written).splitlines()
+
+
+def test_ways_from_a_cloned_flow(study, data, tmp_path, monkeypatch):
+    flow = cloned_flow.FLOW | {"chunk_length": 1, "num_candidates": 1, "hidden": (8,)}
+    every = {"eval_every": 20, "eval_episodes": 1, "quiet": True}
+    out = tmp_path / "runs" / "clone"
+    run.training("qc", "Pendulum-v1", 20, data=str(data), config=flow, out=out, **every).execute()
+    measured = cloned_flow.milliseconds
+    assert measured(out, calls=1) > 0
+    monkeypatch.setattr(cloned_flow, "milliseconds", lambda out: 0.5)
+    words = ("--data", data, "--env", "Pendulum-v1", "--clone-updates", 20, "--updates", 10)
+    words = (*words, "--steps", 300, "--warmup", 10, "--eval-every", 10, "--hidden", 8)
+    written = study(cloned_flow, "pendulum", *words, "--seeds", 2)
+    assert list(written["ways"]) == list(cloned_flow.WAYS)
+    for key, way in written["ways"].items():
+        first = 0 if cloned_flow.WAYS[key].data else 10
+        assert way["steps"] == list(range(first, 301, 10)), "of the environment"
+        assert way["final"] == [np.mean(returns[-3:]).round(1) for returns in way["returns"]]
+    written["clone"]["return"] = 900.0
+    written["ways"] = {"dsrl": written["ways"]["dsrl"] | {"final": [1000.0, 850.0]}}
+    (row,) = [x for x in cloned_flow.table(written).splitlines() if x.startswith("| DSRL")]
+    assert row.startswith("| DSRL | 925 | +25 | "), "too few seeds for an interval"
 
 
 def test_chunks_of_another_length_are_not_taken(study, data, tmp_path):

@@ -12,7 +12,7 @@ Settings are the authors' for OGBench's cube, in smaller networks. Online all tr
 uniformly from the data and the new ones together, and each step has one update.
 
   rljax data record ogbench/cube-single-play-v0 --envs 1
-  python scripts/studies/chunks.py --hidden 128 128 128 --updates 30000
+  python scripts/studies/offline/chunks.py --hidden 128 128 128 --updates 30000
 
 A seed is a run, and all cells have their first seed before any has its second. The results are
 written after each run. Complete runs are not repeated, and interrupted runs continue.

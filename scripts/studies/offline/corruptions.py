@@ -6,9 +6,9 @@ of a task. IQL has those of the authors' own IQL, whose policy is deterministic 
 are unchanged. The attacker is EDAC with 10 critics, trained here on the clean data. All seeds of an
 agent are learners of one program.
 
-  python scripts/studies/corruptions.py --data sets/HalfCheetah-medium-replay.hdf5 \
+  python scripts/studies/offline/corruptions.py --data sets/HalfCheetah-medium-replay.hdf5 \
       --task halfcheetah
-  python scripts/studies/corruptions.py --data d4rl/hopper-medium-replay-v2 --task hopper \
+  python scripts/studies/offline/corruptions.py --data d4rl/hopper-medium-replay-v2 --task hopper \
       --steps 3000000 --attacker-steps 3000000 --seeds 4
 
 Complete runs are not repeated, and interrupted runs continue.

@@ -19,7 +19,7 @@ a hundred. With `--small` those of Cal-QL made 28 on one busy core.
       --config.critic-lr 1e-3 --config.temperature-lr 1e-3 --config.warmup-steps 5000 \
       --config.initialisation lecun_uniform --out runs/trained
   rljax data record runs/trained runs/replay.hdf5 --from replay
-  python scripts/studies/offline_to_online.py --data runs/replay.hdf5
+  python scripts/studies/offline/offline_to_online.py --data runs/replay.hdf5
 
 Complete runs are not repeated, and interrupted runs continue.
 """

@@ -9,7 +9,7 @@ of one program.
   rljax train sac --env HalfCheetah-v5 --steps 60000 --config.hidden 64 64 --config.actor-lr 1e-3 \
       --config.critic-lr 1e-3 --config.temperature-lr 1e-3 --config.warmup-steps 5000 \
       --config.initialisation lecun_uniform --eval-every 20000 --out runs/recorded
-  python scripts/studies/weights.py --policy runs/recorded
+  python scripts/studies/offline/weights.py --policy runs/recorded
 
 Complete runs are not repeated, and interrupted runs continue. The set is written once, into
 `--runs`.

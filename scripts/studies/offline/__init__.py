@@ -1,0 +1,1 @@
+"""Studies of agents that learn from data, and of what follows in the environment."""
