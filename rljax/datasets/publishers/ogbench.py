@@ -75,6 +75,11 @@ class Name:
     visual: bool = False
 
     @property
+    def family(self) -> str:
+        """The first word of the environment's name."""
+        return self.environment.partition("-")[0]
+
+    @property
     def shown(self) -> str:
         """The environment's name: "visual-cube-single" where it shows pictures."""
         return f"visual-{self.environment}" if self.visual else self.environment

@@ -11,7 +11,7 @@ import pytest
 
 from rljax import datasets, envs
 from rljax.cli import data
-from rljax.datasets.recording import scripted_experts
+from rljax.datasets.recording import arms, experts, scripted_experts
 from tests.datasets.files import findings
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*Box (low|high)'s precision:UserWarning")
@@ -104,8 +104,8 @@ def test_transitions_are_those_of_the_environment_that_scores(recorded: Path) ->
 def test_stored_actions_play_the_trajectory_again(recorded: Path) -> None:
     with np.load(recorded / "ogbench" / "cube-single-play-v0.npz") as file:
         observations, actions = (file[key][LENGTH + 1 :] for key in ("observations", "actions"))
-    task = scripted_experts.RecordingTask("cube-single", "play", "train", LENGTH, 3)
-    environment = scripted_experts.Collector(task).environment
+    task = experts.RecordingTask("cube-single", "play", "train", LENGTH, 3)
+    environment = arms.Arm(task).environment
     observation, _ = environment.reset(seed=task.seeds(1)[0])
     for expected, action in zip(observations, actions, strict=True):
         np.testing.assert_array_equal(np.asarray(observation, np.float32), expected)
@@ -114,9 +114,7 @@ def test_stored_actions_play_the_trajectory_again(recorded: Path) -> None:
 
 def test_the_oracle_moves_the_cube() -> None:
     pytest.importorskip("ogbench")
-    arrays = scripted_experts.Collector(
-        scripted_experts.RecordingTask("cube-single", "play", "train", 110, 0)
-    ).trajectory(0)
+    arrays = arms.Arm(experts.RecordingTask("cube-single", "play", "train", 110, 0)).trajectory(0)
     start, end = arrays["qpos"][0, 14:16], arrays["qpos"][-1, 14:16]
     assert np.linalg.norm(end - start) > 0.05
 
@@ -145,14 +143,14 @@ def test_tasks_are_reached_in_it(tmp_path: Path) -> None:
 )
 def test_a_trajectory_depends_on_its_seed_and_number_only(environment: str, kind: str) -> None:
     pytest.importorskip("ogbench")
-    task = scripted_experts.RecordingTask(environment, kind, "train", 25, 1)
-    collector = scripted_experts.Collector(task)
+    task = experts.RecordingTask(environment, kind, "train", 25, 1)
+    collector = arms.Arm(task)
     state = np.random.get_state()[1].copy()
     first, second = collector.trajectory(0), collector.trajectory(1)
     np.testing.assert_array_equal(
         np.random.get_state()[1], state, "NumPy's own generator is left as it was"
     )
-    again = scripted_experts.Collector(task).trajectory(1)
+    again = arms.Arm(task).trajectory(1)
     assert ("button_states" in first) == (environment != "cube-double")
     for key in first:
         np.testing.assert_array_equal(again[key], second[key])
@@ -173,7 +171,7 @@ def test_processes_record_the_same(recorded: Path, tmp_path: Path) -> None:
 
 def test_training_and_validation_share_no_trajectory() -> None:
     train, validation = (
-        scripted_experts.RecordingTask("scene", "play", split, 10, 0) for split in ("train", "val")
+        experts.RecordingTask("scene", "play", split, 10, 0) for split in ("train", "val")
     )
     seeds = [tuple(task.seeds(number)) for task in (train, validation) for number in range(50)]
     assert len(set(seeds)) == 100
@@ -184,7 +182,7 @@ def test_an_interrupted_recording_continues(
 ) -> None:
     written = []
 
-    def write(task: scripted_experts.RecordingTask, number: int, piece: Path) -> None:
+    def write(task: experts.RecordingTask, number: int, piece: Path) -> None:
         if len(written) == 2:
             written.append(None)
             raise KeyboardInterrupt
@@ -234,6 +232,8 @@ def test_the_default_number_of_trajectories_is_as_published(
         "cube-single-play-v0": 1000,
         "puzzle-4x5-noisy-v0": 3000,
         "cube-quadruple-play-v0-val": 500,
+        "pointmaze-giant-navigate-v0": 500,
+        "pointmaze-large-stitch-v0-val": 500,
     }
     for name, number in numbers.items():
         path = scripted_experts.record(f"ogbench/{name}")
@@ -246,7 +246,7 @@ def test_a_scene_out_of_view() -> None:
     def seen(side: float, height: float) -> bool:
         qpos = np.zeros((2, 25))
         qpos[1, 15:17] = side, height
-        return not scripted_experts._out_of_view(qpos)
+        return not arms._out_of_view(qpos)
 
     assert seen(0.0, 0.02)
     assert seen(-0.33, 0.07), "in the drawer"
