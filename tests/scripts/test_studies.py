@@ -29,7 +29,14 @@ from scripts.studies import (
     surrogates,
     toy_policies,
 )
-from scripts.studies.offline import chunks, cloned_flow, corruptions, offline_to_online, weights
+from scripts.studies.offline import (
+    chunks,
+    cloned_flow,
+    corruptions,
+    goals,
+    offline_to_online,
+    weights,
+)
 from tests.helpers import small_runs
 
 ROOT = Path(__file__).parents[2]
@@ -230,6 +237,15 @@ def test_ways_from_a_cloned_flow(study, data, tmp_path, monkeypatch):
     written["ways"] = {"dsrl": written["ways"]["dsrl"] | {"final": [1000.0, 850.0]}}
     (row,) = [x for x in cloned_flow.table(written).splitlines() if x.startswith("| DSRL")]
     assert row.startswith("| DSRL | 925 | +25 | "), "too few seeds for an interval"
+
+
+def test_agents_of_goals_in_mazes(study, data):
+    words = ("--data", data, "--env", "Pendulum-v1", "--updates", 20, "--hidden", 8)
+    written = study(goals, "mazes", *words, "--mazes", "large-stitch", "--seeds", 2)
+    for scores in written["scores"]["large-stitch"].values():
+        assert scores["success"] == [[100.0] * 10] * 2
+        assert scores["score"] == [100.0, 100.0]
+    assert "| GCIQL | 100 (100, 100) | 31 |" in goals.table(written).splitlines()
 
 
 def test_chunks_of_another_length_are_not_taken(study, data, tmp_path):
