@@ -61,8 +61,7 @@ WAYS = {
             "target_entropy_share": 0.0,
             "num_critics": 2,
             "pessimism": 1.0,  # of two critics: the smallest
-            "distillation_steps": 4,
-            "num_updates": 2,
+            "distillation_steps": 2,
         },
     ),
     "resfit": Way(
@@ -71,8 +70,9 @@ WAYS = {
         "base",
         {
             "residual_scale": 0.2,
+            "num_updates": 2,
             "num_critics": 5,
-            "critic_updates": 4_000,
+            "critic_updates": 2_000,
         },
     ),
     "expo": Way(
