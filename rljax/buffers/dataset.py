@@ -24,7 +24,7 @@ from rljax.buffers.experience import (
 )
 from rljax.buffers.replay import ReplaySettings
 from rljax.buffers.rows import TerminalRows, random_rows, repeated_rows, rows_of, terminal_rows
-from rljax.buffers.windows import chunks_of_data
+from rljax.buffers.windows import LAST, chunks_of_data, steps_of_data
 from rljax.networks.inputs import OfData, Raw
 from rljax.system.hardware import nbytes
 
@@ -85,7 +85,7 @@ class DatasetDraw:
 
     def take(self, data: Transition, drawn: Any) -> Transition:
         """The batches [..., B, ...] from a data set [N, ...] for what was `drawn`."""
-        return rows_of(without_weights(data), self.rows(data, drawn))
+        return rows_of(_without(data, ALIAS, LAST), self.rows(data, drawn))
 
     def batches(self, data: Transition, drawn: Any, experience: Experience) -> Transition:
         """As `take`, with chunks if the agent asks for them."""
@@ -216,6 +216,10 @@ class Dataset(Experience):
         return self.draw.labels
 
     @property
+    def summed_steps(self) -> int:
+        return 0 if self.online is None else self.online.summed_steps
+
+    @property
     def steps_per_iteration(self) -> int:
         return self.num_updates  # each step is an update
 
@@ -337,7 +341,11 @@ def with_weights(data: Transition, probability: np.ndarray) -> Transition:
 
 def without_weights(data: Transition) -> Transition:
     """The data set without its alias table."""
-    return data.replace(extras={name: x for name, x in data.extras.items() if name != ALIAS})
+    return _without(data, ALIAS)
+
+
+def _without(data: Transition, *names: str) -> Transition:
+    return data.replace(extras={name: x for name, x in data.extras.items() if name not in names})
 
 
 def alias_draws(keys: Array, capacity: int, number: int, size: int) -> AliasDraws:
@@ -347,22 +355,27 @@ def alias_draws(keys: Array, capacity: int, number: int, size: int) -> AliasDraw
     return AliasDraws(random_rows(key_row, capacity, number, size), bits)
 
 
-def drawn_rows(data: Transition, keys: Array, size: int, experience: Experience) -> Transition:
+def drawn_rows(
+    data: Transition, keys: Array, size: int, experience: Experience, steps: int = 0
+) -> Transition:
     """`size` random rows of a data set [N, ...] for each update, [P, U, size], by its alias table
-    if any.
+    if any; see `transitions`.
     """
     shape = (data.reward.shape[0], experience.num_updates, size)
     if ALIAS not in data.extras:
-        return transitions(data, random_rows(keys, *shape), experience)
-    return transitions(data, aliased(data, alias_draws(keys, *shape)), experience)
+        return transitions(data, random_rows(keys, *shape), experience, steps)
+    return transitions(data, aliased(data, alias_draws(keys, *shape)), experience, steps)
 
 
-def transitions(data: Transition, rows: Any, experience: Experience) -> Transition:
-    """The `rows` [...] of a data set [N, ...], as chunks if the agent asks for them."""
-    data = without_weights(data)
-    if experience.chunk_length == 1:
-        return rows_of(data, rows)
-    return chunks_of_data(data, rows, experience.chunk_length)
+def transitions(data: Transition, rows: Any, experience: Experience, steps: int = 0) -> Transition:
+    """The `rows` [...] of a data set [N, ...], as chunks if the agent asks for them, or over
+    up to `steps` steps, where these are not 0.
+    """
+    if experience.chunk_length > 1:
+        return chunks_of_data(without_weights(data), rows, experience.chunk_length)
+    if steps:
+        return steps_of_data(without_weights(data), rows, steps)
+    return rows_of(_without(data, ALIAS, LAST), rows)
 
 
 def aliased(data: Transition, drawn: AliasDraws) -> Any:

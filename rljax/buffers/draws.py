@@ -17,9 +17,10 @@ from rljax.buffers.replay import (
     Replay,
     Uniform,
     batch_rows,
+    uniform,
 )
 from rljax.buffers.storage.ring import ReplayBuffer, earlier_rows, later_rows
-from rljax.buffers.windows import window_of_ring
+from rljax.buffers.windows import n_step_return, steps_of_ring
 
 BLOCK = 64  # steps of the episodes that go on, which are read at a time
 
@@ -36,6 +37,7 @@ class NStep(Draw):
     steps: int
     discount: float
 
+    from_data: ClassVar[bool] = True
     flag: ClassVar[str] = "n-step"
 
     def check(self, experience: Replay) -> None:
@@ -57,31 +59,22 @@ class NStep(Draw):
                 "longest episode."
             )
 
+    @property
+    def summed_steps(self) -> int:
+        return self.steps
+
+    def summed(self, batches: Transition) -> Transition:
+        return jax.vmap(n_step_return)(batches, jnp.asarray(self.discount))
+
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
-
-        def draw(ring: ReplayBuffer, key: Array, discount: Array) -> Transition:
-            rows = batch_rows(ring, key, experience, experience.batch_size)
-            return n_step_batch(ring, rows, experience.num_envs, self.steps, discount)
-
-        return jax.vmap(draw, in_axes=(buffer.axes, 0, 0))(buffer, keys, self.discount)  # type: ignore[arg-type]
+        return self.summed(uniform(buffer, keys, experience, experience.batch_size))
 
 
 def n_step_batch(
     ring: ReplayBuffer, rows: Array, num_envs: int, number: int, discount: Array | float
 ) -> Transition:
     """Transitions [...] over up to `number` steps from `rows` of a learner's ring; see `NStep`."""
-    data, window = ring.data, window_of_ring(ring, rows, num_envs, number)
-    rewards = discount ** jnp.arange(number) * data.reward[window.row]  # [..., n]
-    length = window.valid.sum(axis=-1)
-    return Transition(
-        observation=ring.observations(rows),
-        action=data.action[rows],
-        reward=jnp.where(window.valid, rewards, 0.0).sum(axis=-1),
-        terminated=data.terminated[window.last],
-        truncated=data.truncated[window.last],
-        next_observation=ring.next_observations(window.last),
-        extras={name: x[rows] for name, x in data.extras.items()} | {"discount": discount**length},
-    )
+    return n_step_return(steps_of_ring(ring, rows, num_envs, number), discount)
 
 
 # Where the new goals of `Hindsight` were reached.

@@ -19,7 +19,7 @@ import numpy as np
 
 from rljax.agent import MEMORY, Array, EnvSpec, Step, Transition, float_fields, same_fields
 from rljax.buffers.rows import RingRows, TerminalRows, rows_of, terminal_rows
-from rljax.buffers.windows import windowed
+from rljax.buffers.windows import windowed, with_last_rows
 from rljax.networks.inputs import Raw, Running
 from rljax.system.hardware import nbytes
 
@@ -304,13 +304,20 @@ class Experience:
 
     # Data
 
+    @property
+    def summed_steps(self) -> int:
+        """Most steps whose rewards a row of a batch has; 0 for rows that are transitions."""
+        return 0
+
     def prepare(self, data: Transition) -> Transition:
         """A data set [N, ...] in NumPy with the agent's columns."""
         extras = dict(data.extras)
         for column in self.columns:
             extras |= column.of_data(data)
         data = data.replace(extras=extras)
-        return data if self.chunk_length == 1 else windowed(data, self.chunk_length)
+        if self.chunk_length > 1:
+            return windowed(data, self.chunk_length)
+        return with_last_rows(data) if self.summed_steps else data
 
     def terminal_rows(self, data: Transition, most: int) -> TerminalRows | None:
         """At most `most` terminal rows of a data set [N, ...], evenly spread; None without any."""

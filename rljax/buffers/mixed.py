@@ -61,7 +61,7 @@ class Mixed(Replay):
         assert data is not None
         kinds = {str: self._pooled, tuple: self._scheduled}
         sample = kinds.get(type(self.offline_share), self._shared)
-        return self.augmented(buffer, sample(buffer, data, keys), keys)
+        return self.augmented(buffer, self.draw.summed(sample(buffer, data, keys)), keys)
 
     def _shared(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:
         offline = round(self.offline_share * self.batch_size)
@@ -92,7 +92,7 @@ class Mixed(Replay):
     ) -> tuple[Transition, Transition]:
         """`offline` rows of the data set and `online` new ones, [P, U, ...] each."""
         key_offline, key_online = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
-        old = drawn_rows(data, key_offline, offline, self)
+        old = drawn_rows(data, key_offline, offline, self, self.summed_steps)
         new = uniform(buffer, key_online, self, online, self.reward_map)
         return _alike(old, self._as_data(new))
 
@@ -109,7 +109,7 @@ class Mixed(Replay):
             if weighted:
                 bits = jax.random.bits(key_bits, shape)
                 old_rows = aliased(data, AliasDraws(old_rows, bits))
-            old = transitions(data, old_rows, self)
+            old = transitions(data, old_rows, self, self.summed_steps)
             new_rows = row(jnp.maximum(rows - number, 0))
             new = with_columns(ring, new_rows, self, self.reward_map)
             return choose(is_old, *_alike(old, self._as_data(new)))

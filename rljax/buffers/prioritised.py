@@ -159,6 +159,7 @@ class Prioritised(NStep):
     # updates after which new rows get the largest priority of the rows; None: the largest so far
     renewal: int | None = None
 
+    from_data: ClassVar[bool] = False
     flag: ClassVar[str] = "prioritised"
 
     def create(self, example: Transition, experience: Replay, stack: int) -> ReplayBuffer:

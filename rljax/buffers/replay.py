@@ -15,7 +15,7 @@ from rljax.buffers.experience import Experience, Supply, declaration
 from rljax.buffers.rows import AS_STORED, RewardMap, RingRows, repeated_rows
 from rljax.buffers.storage.reward_scales import RewardScale, SeenReturns
 from rljax.buffers.storage.ring import ReplayBuffer, later_rows
-from rljax.buffers.windows import chunks_of_ring
+from rljax.buffers.windows import chunks_of_ring, steps_of_ring
 from rljax.system.hardware import nbytes
 
 
@@ -34,6 +34,11 @@ class Draw:
     has_columns: ClassVar[bool] = False  # batches carry the agent's columns
     flag: ClassVar[str] = ""  # name of the setting that asks for this draw
     may_be_empty: ClassVar[bool] = False  # there are times at which no stored row may be drawn
+
+    @property
+    def summed_steps(self) -> int:
+        """Most steps whose rewards a row of a batch has; 0 for rows that are transitions."""
+        return 0
 
     def check(self, experience: Replay) -> None:
         """Raise `ValueError` where the replay is too small for this draw."""
@@ -74,6 +79,10 @@ class Draw:
     def oddities(self, longest: int | None) -> Iterator[str]:
         """Warnings about unusual numbers; `longest` is the episodes' time limit."""
         return iter(())
+
+    def summed(self, batches: Transition) -> Transition:
+        """Batches [P, U, B, ...] of rows over several steps, with their rewards as one."""
+        return batches
 
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
         """Batches [P, U, B, ...]; `keys` are [P]."""
@@ -132,14 +141,17 @@ def with_columns(
     """The transitions in `rows` [...] of one learner's ring, with the agent's columns, as chunks if
     it asks for them.
     """
+    num_envs, steps = experience.num_envs, experience.summed_steps
     if experience.chunk_length > 1:
-        batch = chunks_of_ring(ring, rows, experience.num_envs, experience.chunk_length)
+        batch = chunks_of_ring(ring, rows, num_envs, experience.chunk_length)
+    elif steps:
+        batch = steps_of_ring(ring, rows, num_envs, steps)
     else:
         batch = ring.transitions(rows)
     if not experience.columns:
         return batch
-    later = later_rows(ring, rows, experience.num_envs)
-    at = RingRows(rows, later, experience.num_envs, ring.capacity, reward_map)
+    later = later_rows(ring, rows, num_envs)
+    at = RingRows(rows, later, num_envs, ring.capacity, reward_map)
     extras = dict(batch.extras)
     for column in experience.columns:
         extras |= column.of_replay(ring.data, at)
@@ -161,6 +173,10 @@ class Replay(Experience):
     beside_data: bool = False  # training needs a data set, too: `--data`
 
     kind: ClassVar[str] = "replay"
+
+    @property
+    def summed_steps(self) -> int:
+        return self.draw.summed_steps
 
     @property
     def random_steps(self) -> int:

@@ -83,34 +83,67 @@ def window_of_ring(ring: ReplayBuffer, rows: Array, num_envs: int, length: int) 
 def chunks_of_data(data: Transition, rows: Any, length: int) -> Transition:
     """The transitions in `rows` [...] of a data set of `with_last_rows`, as `chunks`."""
     window = window_of_data(data, rows, length)
-    extras = {name: x for name, x in data.extras.items() if name != LAST}
-    batch = rows_of(data.replace(extras=extras, next_observation=None), rows)
-    return chunks(batch, data, window, rows_of(data.next_observation, window.last))
+    return chunks(_over_data(data, rows, window), data, window)
 
 
 def chunks_of_ring(ring: ReplayBuffer, rows: Array, num_envs: int, length: int) -> Transition:
     """The transitions in `rows` [...] of one learner's ring, as `chunks`."""
     window = window_of_ring(ring, rows, num_envs, length)
-    batch = ring.transitions(rows)
-    return chunks(batch, ring.data, window, ring.next_observations(window.last))
+    return chunks(_over_ring(ring, rows, window), ring.data, window)
 
 
-def chunks(
-    batch: Transition, data: Transition, window: Window, next_observation: Any
-) -> Transition:
-    """Transitions [...] over h steps of `data` [N, ...].
-
-    `action` is [..., h A], with actions of no meaning where `extras["valid"]` [..., h] is False.
-    `terminated`, `truncated` and `next_observation` are those of the last valid step, and `reward`
-    the first one's. `extras["rewards"]` [..., h] holds all.
+def chunks(batch: Transition, data: Transition, window: Window) -> Transition:
+    """Transitions [...] over h steps of `data` [N, ...], with their actions [..., h A]; these have
+    no meaning where `extras["valid"]` is False.
     """
     action = data.action[window.row]
+    return batch.replace(action=action.reshape(*action.shape[:-2], -1))
+
+
+def steps_of_data(data: Transition, rows: Any, length: int) -> Transition:
+    """The transitions in `rows` [...] of a data set of `with_last_rows`, over up to `length` steps.
+
+    `action` is the first step's. `terminated`, `truncated` and `next_observation` are those of the
+    last valid step, and `reward` the first one's. `extras["rewards"]` [..., h] holds all, and
+    `extras["valid"]` [..., h] says which belong to the row's episode.
+    """
+    return _over_data(data, rows, window_of_data(data, rows, length))
+
+
+def steps_of_ring(ring: ReplayBuffer, rows: Array, num_envs: int, length: int) -> Transition:
+    """As `steps_of_data`, of the `rows` [...] of one learner's ring."""
+    return _over_ring(ring, rows, window_of_ring(ring, rows, num_envs, length))
+
+
+def _over_data(data: Transition, rows: Any, window: Window) -> Transition:
+    extras = {name: x for name, x in data.extras.items() if name != LAST}
+    batch = rows_of(data.replace(extras=extras, next_observation=None), rows)
+    return _over(batch, data, window, rows_of(data.next_observation, window.last))
+
+
+def _over_ring(ring: ReplayBuffer, rows: Array, window: Window) -> Transition:
+    return _over(ring.transitions(rows), ring.data, window, ring.next_observations(window.last))
+
+
+def _over(batch: Transition, data: Transition, window: Window, next_observation: Any) -> Transition:
     return batch.replace(
-        action=action.reshape(*action.shape[:-2], -1),
         terminated=data.terminated[window.last],
         truncated=data.truncated[window.last],
         next_observation=next_observation,
         extras={**batch.extras, REWARDS: data.reward[window.row], VALID: window.valid},
+    )
+
+
+def n_step_return(batch: Transition, discount: Array | float) -> Transition:
+    """Transitions [...] of `steps_of_data` with one reward: over k valid steps `reward` is the sum
+    of discount^i r_i, and `extras["discount"]` is discount^k.
+    """
+    extras = dict(batch.extras)
+    rewards, valid = extras.pop(REWARDS), extras.pop(VALID)
+    discounted = discount ** jnp.arange(valid.shape[-1]) * rewards
+    return batch.replace(
+        reward=jnp.where(valid, discounted, 0.0).sum(axis=-1),
+        extras=extras | {"discount": discount ** valid.sum(axis=-1)},
     )
 
 

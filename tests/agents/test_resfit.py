@@ -199,7 +199,7 @@ def test_corrects_a_run_with_and_without_data(tmp_path: Path) -> None:
     change = rljax.load(out)(observations) - rljax.load(base)(observations)
     assert np.abs(change).max() <= 0.1 + 1e-6
     data = str(test_run_offline.written(tmp_path / "data.npz"))
-    beside = functools.partial(train, data=data, config=config | {"n_step": 1})
+    beside = functools.partial(train, data=data, config=config)
     parts.resumed(beside, 100, 200, tmp_path / "beside")
     with pytest.raises(ValueError, match="'resfit' begins with another run's policy: give --base"):
         small_runs.train("resfit", "rljax/Pendulum", 100, tmp_path / "none", config=config)

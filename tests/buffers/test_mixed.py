@@ -123,6 +123,38 @@ def test_extras_that_old_and_new_rows_have_survive(share: Any) -> None:
     )
 
 
+@both_kinds
+def test_rewards_of_several_steps_are_summed_in_both(share: Any) -> None:
+    """Against a loop over each row's episode, with rewards that are mapped before the sum."""
+    draw, rewards = buffers.NStep(steps=3, discount=jnp.array([0.5])), RewardMap(10.0, -5.0)  # type: ignore[arg-type]
+    declared = mixed(num_updates=20, offline_share=share, draw=draw, reward_map=rewards)
+    data = dataset()
+    data = data.replace(truncated=np.arange(ROWS) % 4 == 3, terminated=np.arange(ROWS) % 8 == 7)
+    batch = batches(declared, data=data)
+    assert set(batch.extras) == {"discount"}
+    ends = data.terminated | data.truncated
+    expected = {}
+    for row in range(ROWS):
+        last = min(row + 2, ROWS - 1, row + int(np.argmax(np.append(ends[row:], True))))
+        steps = range(row, last + 1)
+        total = sum(0.5 ** (i - row) * float(data.reward[i]) for i in steps)
+        expected[float(data.action[row, 0])] = total, 0.5 ** len(steps), last
+    old = batch.reward > 0
+    assert 0 < old.sum() < old.size
+    for index in np.argwhere(old):
+        total, discount, last = expected[float(batch.action[tuple(index)][0])]
+        row = jax.tree.map(lambda x, at=tuple(index): x[at], batch)
+        np.testing.assert_allclose(
+            (row.reward, row.extras["discount"]), (total, discount), rtol=1e-6
+        )
+        np.testing.assert_array_equal(row.next_observation, data.next_observation[last])
+        assert (row.terminated, row.truncated) == (data.terminated[last], data.truncated[last])
+    new = [-15.0, -25.0, -35.0, -45.0, -55.0, -65.0, 0.0, 0.0]  # 10 r - 5 of NEW, oldest first
+    sums = {(new[i] + new[i + 1] / 2 + new[i + 2] / 4, 0.5 ** min(3, 6 - i)) for i in range(6)}
+    found = zip(batch.reward[~old].tolist(), batch.extras["discount"][~old].tolist(), strict=True)
+    assert set(found) == sums
+
+
 def test_updates_begin_when_the_warm_up_is_over() -> None:
     """The data set fills a batch: one new row is enough."""
     assert [mixed().ready(steps) for steps in (0, 1, 15)] == [False, True, True]
@@ -137,7 +169,6 @@ def test_updates_begin_when_the_warm_up_is_over() -> None:
 @pytest.mark.parametrize(
     ("draw", "flag"),
     [
-        (buffers.NStep(steps=3, discount=0.9), "n-step"),
         (buffers.Hindsight(share=0.5, discount=0.9), "hindsight"),
         (buffers.Prioritised(exponent=0.5), "prioritised"),
         (buffers.Sequences(length=5, every=2), "length"),
