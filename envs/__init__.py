@@ -43,6 +43,7 @@ _EVALUATED = {"async/": "", **_LIVES}
 # that register environments in Gymnasium
 PACKAGES = ("ogbench", "gymnasium_robotics", "minigrid", "popgym", "ale_py")
 _TIMED, _GOALS, _PRIVILEGED = "timed/", "goals/", "privileged/"
+_LAST_STEP = "with-last-step/"
 _PARTS = re.compile(
     rf"({_TIMED}|{_GOALS}|{_PRIVILEGED})?(signals-[\w.]+(?:,[\w.]+)*/)?(with-last-step/)?(stacked-\d+/)?"
     r"(without-(?:velocities|\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)/)?((?:wrap\([^()]*\)/)*)(.*)",
@@ -225,6 +226,17 @@ def with_goals(name: str) -> str:
     return name if name.startswith(_GOALS) else _GOALS + name
 
 
+def with_last_step(name: str) -> str:
+    """The name of the same environment with its last action and reward in the observation:
+    `rljax.envs.last_step`.
+    """
+    parts = split(name)
+    if parts.last_step:
+        return name
+    outside = parts.shown + parts.signals
+    return outside + _LAST_STEP + name.removeprefix(outside)
+
+
 def observed(name: str, shown: Sequence[str]) -> str:
     """The name of the environment as an agent with this `Experience.observes` sees it; "none"
     stays.
@@ -233,6 +245,8 @@ def observed(name: str, shown: Sequence[str]) -> str:
         return name
     if "goals" in shown:
         return with_goals(name)
+    if "last_step" in shown:
+        return with_last_step(name)
     return with_time(name) if "time" in shown else name
 
 

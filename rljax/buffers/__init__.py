@@ -4,7 +4,7 @@ def experience(config: Config) -> buffers.Replay:
     return buffers.Replay(replay_size=config.replay_size, batch_size=config.batch_size)
 """
 
-from rljax.buffers.columns import NextAction, ReturnToGo, Source
+from rljax.buffers.columns import NextAction, ReturnToGo, Source, Time
 from rljax.buffers.dataset import (
     PART,
     Dataset,
@@ -15,7 +15,7 @@ from rljax.buffers.dataset import (
     WeightedRows,
     with_weights,
 )
-from rljax.buffers.draws import EndedEpisodes, Hindsight, NStep
+from rljax.buffers.draws import EndedEpisodes, Hindsight, NStep, TrajectoryWindows
 from rljax.buffers.experience import Column, Experience, RewardTransform, Supply, declaration
 from rljax.buffers.goals import Goals
 from rljax.buffers.mixed import Mixed
@@ -80,6 +80,8 @@ __all__ = [
     "Stream",
     "StreamSettings",
     "Supply",
+    "Time",
+    "TrajectoryWindows",
     "Uniform",
     "UniformRows",
     "WeightedRows",

@@ -40,8 +40,8 @@ class NextAction(Column):
 
 @declaration
 class ReturnToGo(Column):
-    """`extras["return_to_go"]`: the discounted sum of transformed rewards from this row to its
-    trajectory's end, also by truncation.
+    """`extras["return_to_go"]`: the sum of transformed rewards from this row to its trajectory's
+    end, also by truncation, discounted if there is a discount.
 
     With `failure`, a truncated trajectory whose rewards from this row on are all `failure` has the
     return failure / (1 - discount) (Cal-QL, arXiv:2303.05479).
@@ -49,7 +49,7 @@ class ReturnToGo(Column):
     It is 0 where `extras["has_return_to_go"]` is False: in unfinished episodes of a replay.
     """
 
-    discount: float
+    discount: float | None = None
     failure: float | None = None
 
     def check(self) -> None:
@@ -73,7 +73,7 @@ class ReturnToGo(Column):
 
     def of_replay(self, data: Transition, at: RingRows) -> dict[str, Array]:
         """The column [...], and whether each row [...] has one."""
-        discount = jnp.ravel(jnp.asarray(self.discount))[0]
+        discount = jnp.ravel(jnp.asarray(1.0 if self.discount is None else self.discount))[0]
         failure = None if self.failure is None else jnp.ravel(jnp.asarray(self.failure))[0]
         later = at._replace(row=at.row[..., None])
 
@@ -112,7 +112,7 @@ class ReturnToGo(Column):
                 )
             return float(numbers[0])
 
-        discount = common(self.discount, "discount")
+        discount = 1.0 if self.discount is None else common(self.discount, "discount")
         return discount, None if self.failure is None else common(self.failure, "failure-reward")
 
 
@@ -121,6 +121,18 @@ class _Sum(NamedTuple):
     total: Array  # [...]
     ended: Array  # [...] bool: the episode has ended
     fails: Array  # [...] bool: all rewards so far are `failure`
+
+
+@declaration
+class Time(Column):
+    """`extras["time"]`: the steps before this row in its trajectory, int32."""
+
+    def of_data(self, data: Transition) -> dict[str, np.ndarray]:
+        rows = np.arange(len(data.reward))
+        begins = np.roll(trajectory_ends(data), 1)
+        begins[0] = True
+        first = np.maximum.accumulate(np.where(begins, rows, 0))
+        return {"time": (rows - first).astype(np.int32)}
 
 
 @declaration

@@ -205,7 +205,7 @@ class Dataset(Experience):
         """By statistics of the data set, also online."""
         if not self.normalise_observations:
             return Raw()
-        return OfData(self.counts_successors, "goals" in self.observes)
+        return OfData(self.counts_successors, "goals" in self.observes, self.last_step)
 
     @property
     def observes(self) -> Observed:
@@ -263,7 +263,7 @@ class Dataset(Experience):
             )
 
     def observed_spec(self, spec: EnvSpec, name: str) -> EnvSpec:
-        return self.draw.observed_spec(spec, name)
+        return self.draw.observed_spec(super().observed_spec(spec, name), name)
 
     def stages(self, steps: int, then_online: int) -> tuple[int, int]:
         return steps, then_online

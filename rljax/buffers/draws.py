@@ -1,4 +1,6 @@
-"""Draws from a replay: returns of several steps, goals in hindsight, episodes that have ended."""
+"""Draws from a replay: returns of several steps, goals in hindsight, episodes that have ended; and
+windows of a data set.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.agent import Array, Step, Transition
+from rljax.buffers.dataset import Dataset, DatasetDraw
 from rljax.buffers.experience import declaration
 from rljax.buffers.replay import (
     Draw,
@@ -19,8 +22,16 @@ from rljax.buffers.replay import (
     batch_rows,
     uniform,
 )
+from rljax.buffers.rows import random_rows, rows_of
 from rljax.buffers.storage.ring import ReplayBuffer, earlier_rows, later_rows
-from rljax.buffers.windows import n_step_return, steps_of_ring
+from rljax.buffers.windows import (
+    LAST,
+    VALID,
+    n_step_return,
+    steps_of_ring,
+    window_of_data,
+    with_last_rows,
+)
 
 BLOCK = 64  # steps of the episodes that go on, which are read at a time
 
@@ -248,3 +259,28 @@ def open_steps(ring: ReplayBuffer, num_envs: int) -> Array:
     zero = jnp.zeros(num_envs, jnp.int32)
     begun = (jnp.zeros((), jnp.int32), zero, zero == 0)
     return jax.lax.while_loop(goes_on, block, begun)[1]
+
+
+@declaration
+class TrajectoryWindows(DatasetDraw):
+    """Windows of up to `length` steps of one trajectory, which begin in uniform rows.
+
+    Arrays are [..., B, length, ...]; what lies beyond the trajectory's end has no meaning, and is
+    marked by `extras["valid"]` [..., B, length] bool.
+    """
+
+    length: int
+
+    has_columns: ClassVar[bool] = True
+
+    def prepare(self, data: Transition) -> Transition:
+        return with_last_rows(data)
+
+    def random(self, keys: Array, number: int, experience: Dataset) -> Array:
+        return random_rows(keys, number, experience.num_updates, experience.batch_size)
+
+    def take(self, data: Transition, drawn: Array) -> Transition:
+        window = window_of_data(data, drawn, self.length)
+        extras = {name: x for name, x in data.extras.items() if name != LAST}
+        batch = rows_of(data.replace(extras=extras), window.row)
+        return batch.replace(extras={**batch.extras, VALID: window.valid})

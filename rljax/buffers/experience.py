@@ -17,9 +17,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import MEMORY, Array, EnvSpec, Step, Transition, float_fields, same_fields
+from rljax.agent import (
+    MEMORY,
+    Array,
+    EnvSpec,
+    Step,
+    Transition,
+    float_fields,
+    same_fields,
+    shown,
+)
 from rljax.buffers.rows import RingRows, TerminalRows, rows_of, terminal_rows
-from rljax.buffers.windows import windowed, with_last_rows
+from rljax.buffers.windows import windowed, with_last_rows, with_last_steps
 from rljax.networks.inputs import Raw, Running
 from rljax.system.hardware import nbytes
 
@@ -41,7 +50,7 @@ RewardTransform = Literal[
 ]
 
 Parallelism = Literal["threads", "one thread", "cores"]
-Observed = tuple[Literal["goals", "time"], ...]
+Observed = tuple[Literal["goals", "time", "last_step"], ...]
 
 LARGEST = 2**30  # of sizes: sums and products of two of them stay within int32
 
@@ -101,6 +110,7 @@ class Experience:
     remembers: bool = False  # batches have `extras["memory"]`, for agents with `remember`
     signals: tuple[str, ...] = ()  # of the environment, such as a cost, in a batch's `extras`
     time_feature: bool = False  # observations end with the passed share of the time limit
+    last_step: bool = False  # observations end with the last action and reward
     columns: tuple[Column, ...] = ()  # in the `extras` of a batch
     chunk_length: int = 1  # steps of a row of a batch, see `rljax.buffers.windows.chunks`
 
@@ -221,11 +231,21 @@ class Experience:
     @property
     def observes(self) -> Observed:
         """What observations show behind the environment's own."""
+        if self.last_step:
+            return ("last_step",)
         return ("time",) if self.time_feature else ()
 
     def observed_spec(self, spec: EnvSpec, name: str) -> EnvSpec:
         """The spaces `spec` of the data set `name`, as the agent observes them."""
-        return spec
+        if not self.last_step:
+            return spec
+        if not spec.is_vector:
+            raise ValueError(
+                f"'{name}' shows {shown(spec)}, and the last action and reward are shown beside "
+                "vectors alone: choose another agent."
+            )
+        size = spec.observation_shape[0] + spec.action_size + 1
+        return dataclasses.replace(spec, observation_shape=(size,))
 
     def stages(self, steps: int, then_online: int) -> tuple[int, int]:
         """Each learner's updates from data alone, and environment steps after them."""
@@ -315,6 +335,7 @@ class Experience:
         for column in self.columns:
             extras |= column.of_data(data)
         data = data.replace(extras=extras)
+        data = with_last_steps(data) if self.last_step else data
         if self.chunk_length > 1:
             return windowed(data, self.chunk_length)
         return with_last_rows(data) if self.summed_steps else data

@@ -49,6 +49,21 @@ def with_last_rows(data: Transition) -> Transition:
     return data.replace(extras={**data.extras, LAST: rows.astype(np.int32)})
 
 
+def with_last_steps(data: Transition) -> Transition:
+    """A data set [N, ...] in NumPy, whose observations [N, O] show the last action [A] and reward
+    behind them, as `rljax.envs.last_step` does; both are 0 where a trajectory begins.
+    """
+    action, reward = np.clip(data.action, -1.0, 1.0), np.asarray(data.reward)[:, None]
+    after = np.concatenate([action, reward], axis=1).astype(np.float32)
+    begins = np.roll(trajectory_ends(data), 1)
+    begins[0] = True
+    before = np.where(begins[:, None], 0.0, np.roll(after, 1, axis=0)).astype(np.float32)
+    return data.replace(
+        observation=np.concatenate([data.observation, before], axis=1),
+        next_observation=np.concatenate([data.next_observation, after], axis=1),
+    )
+
+
 def windowed(data: Transition, length: int) -> Transition:
     """A data set [N, ...] `with_last_rows`; raises `ValueError` without any window of `length`."""
     data = with_last_rows(data)

@@ -81,13 +81,26 @@ class OfData(_OfObservations):
 
     successors: bool = False  # next observations are counted too
     goals: bool = False  # observations are [state; goal]; the data hold states
+    last_step: bool = False  # observations end with the last action and reward, which stay
+
+    def create(self, spec: EnvSpec) -> Any:
+        if not self.last_step:
+            return super().create(spec)
+        return normalise.create((spec.observation_shape[0] - spec.action_size - 1,))
 
     def __call__(self, statistics: Any, observation: Any) -> Any:
-        return normalise.standardise(statistics, observation)
+        if not self.last_step:
+            return normalise.standardise(statistics, observation)
+        size = statistics.mean.shape[-1]
+        state = normalise.standardise(statistics, observation[..., :size])
+        return jnp.concatenate([state, observation[..., size:]], axis=-1)
 
     def prepare(self, statistics: Any, data: Transition) -> Any:
         """Goals have the statistics of states."""
-        statistics = normalise.of_data(data.observation)
+        observation = data.observation
+        if self.last_step:
+            observation = observation[:, : statistics.mean.shape[-1]]
+        statistics = normalise.of_data(observation)
         if self.successors:
             statistics = normalise.update(statistics, data.next_observation)
         if self.goals:

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from rljax import buffers
-from rljax.agent import Transition
+from rljax.agent import EnvSpec, Transition
 from rljax.buffers import windows
 from rljax.buffers.rows import RewardMap
 from rljax.buffers.storage.ring import ReplayBuffer
+from rljax.envs import last_step
 from tests.helpers.replay_buffers import LEARNERS, Row, history, keys, sample
 
 H, ENVS, SLOTS = 4, 3, 20
@@ -204,3 +205,70 @@ def test_draws_that_know_no_chunks_refuse_them() -> None:
     declared = buffers.Replay(replay_size=9, batch_size=4, chunk_length=2, draw=draw)
     with pytest.raises(ValueError, match="NStep draws rows without columns, and the agent asks"):
         declared.check()
+
+
+def of_windows() -> buffers.Dataset:
+    """Windows of trajectories with columns and the last step."""
+    return buffers.Dataset(
+        batch_size=400,
+        num_updates=2,
+        draw=buffers.TrajectoryWindows(length=H),
+        columns=(buffers.ReturnToGo(), buffers.Time()),
+        last_step=True,
+    )
+
+
+@pytest.mark.parametrize("on_host", [False, True])
+def test_windows_of_trajectories(on_host: bool) -> None:
+    """Against a loop: no row of another episode, and every row begins as many."""
+    (rows,) = history(1, 61, seed=1)
+    raw = recorded(rows)
+    declared = of_windows()
+    data = declared.prepare(raw)
+    if on_host:
+        batch = declared.take(data, jax.tree.map(np.asarray, declared.random(keys(), len(rows))))
+        assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(batch))
+    else:
+        batch = sample(declared, None, data, keys())
+    names = {"return_to_go", "has_return_to_go", "time", "valid"}
+    assert set(batch.extras) == names
+    spec = EnvSpec("test/Rows", (3,), 2)
+    begins = []
+    for place in np.ndindex(batch.reward.shape[:-1]):
+        one = jax.tree.map(lambda x, at=place: np.asarray(x)[at], batch)
+        begin = int(one.observation[0, 2])
+        begins.append(begin)
+        number = int(one.extras["valid"].sum())
+        np.testing.assert_array_equal(one.extras["valid"], np.arange(H) < number)
+        for i in range(number):
+            t = begin + i
+            start = max([0, *(s + 1 for s in range(t) if rows[s].terminated or rows[s].truncated)])
+            end = next(
+                (s for s in range(t, len(rows)) if rows[s].terminated or rows[s].truncated),
+                len(rows) - 1,
+            )
+            assert start <= begin, "of one episode"
+            assert i < number - 1 or end == t or number == H
+            assert one.extras["time"][i] == t - start
+            left = sum(rows[s].reward for s in range(t, end + 1))
+            np.testing.assert_allclose(one.extras["return_to_go"][i], left, rtol=1e-5, atol=1e-5)
+            np.testing.assert_array_equal(one.action[i], raw.action[t])
+            state = raw.observation[t]
+            expected = last_step.first(state, spec, xp=np)
+            if t > start:
+                before = (raw.action[t - 1], raw.reward[t - 1])
+                expected = last_step.with_last_step(state, *before, spec, np)
+            np.testing.assert_array_equal(one.observation[i], expected)
+    counts = np.bincount(begins, minlength=len(rows))
+    mean = len(begins) / len(rows)
+    assert np.abs(counts - mean).max() < 5 * np.sqrt(mean), "each row as often"
+
+
+def test_the_last_step_is_shown_beside_vectors_alone() -> None:
+    declared = buffers.Dataset(batch_size=4, last_step=True)
+    spec = declared.observed_spec(EnvSpec("test/Rows", (3,), 2), "rows")
+    assert spec.observation_shape == (6,)
+    assert declared.observes == ("last_step",)
+    picture = EnvSpec("Picture", (4, 4, 3), 2, observation_dtype="uint8")
+    with pytest.raises(ValueError, match=r"'rows' shows .* beside vectors alone"):
+        declared.observed_spec(picture, "rows")

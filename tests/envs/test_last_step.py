@@ -49,6 +49,19 @@ def test_what_is_no_vector_becomes_a_dictionary() -> None:
     assert [part.name for part in again.parts] == ["action_mask", "last_action", "last_reward"]
 
 
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("Hopper-v5", "with-last-step/Hopper-v5"),
+        ("with-last-step/Hopper-v5", "with-last-step/Hopper-v5"),
+        ("signals-x_velocity/async/Hopper-v5", "signals-x_velocity/with-last-step/async/Hopper-v5"),
+        ("none", "none"),
+    ],
+)
+def test_agents_ask_for_it(name: str, shown: str) -> None:
+    assert envs.observed(name, ("last_step",)) == shown
+
+
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", ["rljax/Pendulum", "rljax/LightsOut-3x3"])
 def test_inside_the_program(name: str) -> None:

@@ -109,6 +109,15 @@ def test_goals_have_the_statistics_of_states() -> None:
         assert_close(observation, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_the_last_step_stays_as_it_is() -> None:
+    of_data, after = inputs.OfData(last_step=True), np.full((*ROWS.shape[:-1], 3), 7.0, np.float32)
+    statistics = of_data.create(EnvSpec("test/After-v0", (6,), 2))
+    statistics = of_data.prepare(statistics, transition(np.concatenate([ROWS, after], -1), ROWS))
+    seen = of_data(statistics, np.concatenate([FAR, np.full((*FAR.shape[:-1], 3), 5.0)], axis=-1))
+    assert_close(seen[..., :3], standardised(ROWS, FAR), rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(seen[..., 3:], 5.0)
+
+
 @pytest.mark.parametrize("time_feature", [False, True])
 def test_each_observation_of_a_stream_is_counted_once(time_feature: bool) -> None:
     of_stream = inputs.OfStream(time_feature)

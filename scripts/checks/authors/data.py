@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import configparser
+import re
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -436,6 +439,34 @@ def recoil_tasks(checkout: Path) -> Tasks:
     return tasks
 
 
+DT: dict[str, Rule] = {
+    "learning_rate": "learning_rate",
+    "warmup_updates": lambda theirs: theirs["warmup_steps"] / theirs["update_steps"],
+    "batch_size": "batch_size",
+    "weight_decay": "weight_decay",
+    "max_grad_norm": "clip_grad",
+    "context_length": "seq_len",
+    "return_scale": "reward_scale",
+    "target_return": lambda theirs: theirs["target_returns"][0],  # the first of two
+    "width": "embedding_dim",
+    "layers": "num_layers",
+    "heads": "num_heads",
+    "dropout": "residual_dropout",
+    "times": "episode_len",
+}
+
+
+def rvs_tasks(checkout: Path) -> Tasks:
+    """The configuration that is launched on sets of Gym, where rewards are conditioned on."""
+    experiments = checkout / "experiments"
+    values = configparser.ConfigParser()
+    values.read(experiments / "config/d4rl/gym_rvs_r.cfg")
+    settings: dict[str, Any] = dict(values["architecture"])
+    script = (experiments / "launch_gym_rvs_r.sh").read_text()
+    (names,) = re.findall(r"envs=\((.*?)\)", script)
+    return per_task([f"d4rl/{name}" for name in shlex.split(names)], settings)
+
+
 SOURCES = (
     Source(
         "iql",
@@ -450,6 +481,25 @@ SOURCES = (
         "configs/offline/bc/*/*.yaml",
         yaml_tasks("configs/offline/bc", "env"),
         {"batch_size": "batch_size", "normalise_observations": "normalize"},
+    ),
+    Source(
+        "dt",
+        "CORL",
+        "configs/offline/dt/*/*.yaml",
+        yaml_tasks("configs/offline/dt", "env_name"),
+        DT,
+    ),
+    Source(
+        "rvs",
+        "rvs",
+        "experiments/config/d4rl/gym_rvs_r.cfg, experiments/launch_gym_rvs_r.sh",
+        rvs_tasks,
+        {
+            "actor_lr": lambda theirs: float(theirs["learning_rate"]),
+            "batch_size": lambda theirs: int(theirs["batch_size"]),
+            "hidden": lambda theirs: [int(theirs["hidden_size"])] * int(theirs["depth"]),
+            "dropout": lambda theirs: float(theirs["dropout_p"]),
+        },
     ),
     Source(
         "td3_bc",

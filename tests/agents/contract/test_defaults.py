@@ -47,6 +47,8 @@ FROM_DATA = {  # updates
     "ofql": 1_000,
     "ifql": 500,
     "fql": 800,
+    "dt": 800,
+    "rvs": 800,
 }
 OTHERS = {
     "bro",

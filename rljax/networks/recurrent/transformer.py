@@ -1,0 +1,90 @@
+"""A causal transformer as in GPT, with normalisation before each part of a block.
+
+Radford et al., Language Models are Unsupervised Multitask Learners, 2019. Sizes and
+initialisations are those of CORL's Decision Transformer, arXiv:2210.07105.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from rljax.agent import Array
+from rljax.networks.layers import Dropout, LayerNorm, Module
+
+STD = 0.02  # of weights at the start
+EPSILON = 1e-5  # of layer normalisation
+
+
+class Linear(Module):
+    """y = x W + b with W from N(0, 0.02^2) and b = 0."""
+
+    features: int
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        kernel = self.param("kernel", nn.initializers.normal(STD), (x.shape[-1], self.features))
+        return x @ kernel + self.param("bias", nn.initializers.zeros_init(), (self.features,))
+
+
+class Attention(Module):
+    """Causal attention of `heads` heads."""
+
+    heads: int
+
+    @nn.compact
+    def __call__(self, x: Array, valid: Array, dropout: Dropout | None = None) -> Array:
+        """Tokens [..., N, m] attend to themselves and earlier `valid` [..., N] ones.
+
+        `dropout` is that of the weights.
+        """
+        number, width = x.shape[-2:]
+        size = width // self.heads
+        kernel = self.param("kernel", nn.initializers.glorot_uniform(), (width, 3 * width))
+        bias = self.param("bias", nn.initializers.zeros_init(), (3 * width,))
+        parts = (x @ kernel + bias).reshape(*x.shape[:-1], 3, self.heads, size)
+        query, key, value = jnp.moveaxis(parts, -3, 0)  # [..., N, H, d]
+        logits = jnp.einsum("...nhd,...khd->...hnk", query, key) / math.sqrt(size)
+        allowed = jnp.tril(jnp.ones((number, number), bool)) & valid[..., None, :]  # [..., N, N]
+        weight = jax.nn.softmax(jnp.where(allowed[..., None, :, :], logits, -1e9), axis=-1)
+        if dropout is not None:
+            weight = dropout(weight, 0)
+        attended = jnp.einsum("...hnk,...khd->...nhd", weight, value)
+        return Linear(width, name="output")(attended.reshape(x.shape))
+
+
+class Transformer(Module):
+    """Blocks of attention and a two-layer network, each added to its input."""
+
+    layers: int
+    heads: int
+
+    @nn.compact
+    def __call__(self, x: Array, valid: Array, dropout: Dropout | None = None) -> Array:
+        """Tokens [..., N, m] to features [..., N, m], normalised at the beginning and the end.
+
+        `valid` [..., N] says which tokens are there. `dropout` is that of tokens, of the weights of
+        attention, and of what each part of a block adds.
+        """
+
+        def dropped(x: Array, place: int) -> Array:
+            return x if dropout is None else dropout(x, place)
+
+        width = x.shape[-1]
+        x = dropped(LayerNorm(EPSILON, name="norm_tokens")(x), 0)
+        for i in range(self.layers):
+            inner = None
+            if dropout is not None:
+                inner = Dropout(jax.random.fold_in(dropout.key, 3 * i + 3), dropout.rate)
+            attention = Attention(self.heads, name=f"attention_{i}")
+            normed = LayerNorm(EPSILON, name=f"norm_attention_{i}")(x)
+            x = x + dropped(attention(normed, valid, inner), 3 * i + 1)
+            hidden = Linear(4 * width, name=f"hidden_{i}")(
+                LayerNorm(EPSILON, name=f"norm_hidden_{i}")(x)
+            )
+            hidden = Linear(width, name=f"output_{i}")(nn.gelu(hidden, approximate=False))
+            x = x + dropped(hidden, 3 * i + 2)
+        return LayerNorm(EPSILON, name="norm_output")(x)
