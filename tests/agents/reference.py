@@ -160,7 +160,7 @@ def exact(part: Any) -> Any:
     if isinstance(part, dict):
         return [exact(each) for each in part.values()]
     if not isinstance(part, networks.Network):
-        return np.asarray(part, np.float64)
+        return parts(part) if dataclasses.is_dataclass(part) else np.asarray(part, np.float64)
     params = part.params
     if "head" in params:
         (core,) = (layer for name, layer in params.items() if name not in ("body", "head"))
@@ -175,6 +175,13 @@ def exact(part: Any) -> Any:
 
 
 mlp = critics = exact  # of one network, of an ensemble
+
+
+def parts(several: Any) -> list[Any]:
+    """Networks and arrays side by side, each as `exact`; without those that are None."""
+    names = [field.name for field in fields(several) if field.metadata.get("pytree_node", True)]
+    values = (getattr(several, name) for name in names)
+    return [exact(value) for value in values if value is not None]
 
 
 def gru(cell: list[np.ndarray], x: np.ndarray, h: np.ndarray) -> np.ndarray:

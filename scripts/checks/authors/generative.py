@@ -327,18 +327,11 @@ def idql_tasks(checkout: Path) -> Tasks:
 
 
 GOALS: dict[Any, Any] = {True: "geometric", False: "even"}
-GCIQL: dict[str, Rule] = {
+OGBENCH: dict[str, Rule] = {  # what all agents of goals have
     "batch_size": "batch_size",
     "actor_lr": "lr",
-    "critic_lr": "lr",
-    "value_lr": "lr",
-    "hidden": "value_hidden_dims",
-    "layer_norm": "layer_norm",
+    "hidden": "actor_hidden_dims",
     "discount": "discount",
-    "target_rate": "tau",
-    "expectile": "expectile",
-    "policy_loss": in_words("actor_loss", {"ddpgbc": "ddpg_bc"}),
-    "imitation_weight": "alpha",
     "value_goal_current": "value_p_curgoal",
     "value_goal_future": "value_p_trajgoal",
     "value_goal_times": in_words("value_geom_sample", GOALS),
@@ -346,19 +339,43 @@ GCIQL: dict[str, Rule] = {
     "actor_goal_future": "actor_p_trajgoal",
     "actor_goal_times": in_words("actor_geom_sample", GOALS),
 }
+OF_VALUES: dict[str, Rule] = {  # whose policies are taken out of values
+    **OGBENCH,
+    "hidden": ("actor_hidden_dims", "value_hidden_dims"),
+    "layer_norm": "layer_norm",
+    "policy_loss": in_words("actor_loss", {"ddpgbc": "ddpg_bc"}),
+    "imitation_weight": "alpha",
+}
+GCIQL: dict[str, Rule] = {
+    **OF_VALUES,
+    "critic_lr": "lr",
+    "value_lr": "lr",
+    "target_rate": "tau",
+    "expectile": "expectile",
+}
+CRL: dict[str, Rule] = {
+    **OF_VALUES,
+    "critic_lr": "lr",
+    "value_lr": "lr",
+    "latent_size": "latent_dim",
+}
 
 
-def gciql_tasks(checkout: Path) -> Tasks:
-    """All commands for states and continuous actions; GCIQL takes no pictures here."""
-    defaults = readers.flat(readers.config(checkout / "impls" / "agents" / "gciql.py"))
-    tasks: Tasks = {}
-    for options in readers.commands(checkout / "impls" / "hyperparameters.sh", "main.py"):
-        name = options["env_name"]
-        if options["agent"] != "agents/gciql.py" or name.startswith(("visual-", "powderworld-")):
-            continue
-        theirs = {key.removeprefix("agent."): value for key, value in options.items()}
-        tasks[f"ogbench/{name}"] = {**defaults, **theirs}
-    return tasks
+def ogbench_tasks(agent: str) -> Callable[[Path], Tasks]:
+    """All commands for states and continuous actions; these agents take no pictures here."""
+
+    def read(checkout: Path) -> Tasks:
+        defaults = readers.flat(readers.config(checkout / "impls" / "agents" / f"{agent}.py"))
+        tasks: Tasks = {}
+        for options in readers.commands(checkout / "impls" / "hyperparameters.sh", "main.py"):
+            name, other = options["env_name"], options["agent"] != f"agents/{agent}.py"
+            if other or name.startswith(("visual-", "powderworld-")):
+                continue
+            theirs = {key.removeprefix("agent."): value for key, value in options.items()}
+            tasks[f"ogbench/{name}"] = {**defaults, **theirs}
+        return tasks
+
+    return read
 
 
 SOURCES = (
@@ -501,5 +518,6 @@ SOURCES = (
         idql_tasks,
         IDQL,
     ),
-    Source("gciql", "ogbench", "impls/hyperparameters.sh", gciql_tasks, GCIQL),
+    Source("gciql", "ogbench", "impls/hyperparameters.sh", ogbench_tasks("gciql"), GCIQL),
+    Source("crl", "ogbench", "impls/hyperparameters.sh", ogbench_tasks("crl"), CRL),
 )

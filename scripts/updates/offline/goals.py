@@ -18,6 +18,7 @@ import numpy as np
 
 from rljax.agent import EnvSpec, Transition
 from rljax.networks import Network, Trained
+from rljax.networks.goals.bilinear import Bilinear
 from scripts.updates import stand_ins
 from scripts.updates.offline import compare_qc
 from scripts.updates.shared import ACTION, ACTOR, BATCH, CRITIC, OBSERVATION, distance, exact
@@ -108,12 +109,28 @@ def like(network: Network, tree: Mapping[str, Any]) -> Network:
     return network.replace(params=params)
 
 
+def like_products(critics: Bilinear, tree: Mapping[str, Any]) -> Bilinear:
+    """Our critics with the numbers of theirs, which have no first axis where there is but one."""
+
+    def features(network: Network, theirs: Any) -> Network:
+        new = {"members": compare_qc.ours(theirs)}
+        shaped = jax.tree.map(lambda x, y: jnp.reshape(y, x.shape), network.params, new)
+        return network.replace(params=shaped)
+
+    return critics.replace(
+        state_features=features(critics.state_features, tree["phi"]),
+        goal_features=features(critics.goal_features, tree["psi"]),
+    )
+
+
 def with_their_parameters(state: Any, params: Mapping[str, Any], names: Mapping[str, str]) -> Any:
     """Our State with the numbers of their networks."""
 
     def new(name: str, part: Any) -> Any:
         if isinstance(part, Network):
             return like(part, params[f"modules_{names.get(name, name)}"])
+        if isinstance(part, Bilinear):
+            return like_products(part, params[f"modules_{names.get(name, name)}"])
         if isinstance(part, Trained):
             return part.replace(parameters=new(name, part.parameters))
         if dataclasses.is_dataclass(part) and not isinstance(part, type):
@@ -133,7 +150,7 @@ def networks_of(state: Any) -> dict[str, Any]:
     for field in dataclasses.fields(state):
         part = getattr(state, field.name)
         part = part.parameters if isinstance(part, Trained) else part
-        if isinstance(part, Network):
+        if isinstance(part, Network | Bilinear):
             found[field.name] = part
         elif dataclasses.is_dataclass(part):
             found |= networks_of(part)

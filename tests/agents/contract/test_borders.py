@@ -26,6 +26,7 @@ INTEGERS = (-1, 0)
 # Settings under which a part of an agent computes that rests by default.
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "bc": [{"loss": "squared"}],
+    "crl": [{"policy_loss": "awr", "objective": "info_nce"}],
     "cql": [{"lagrange": True, "gap_min": -1.0, "gap_max": 5.0, "target_entropy": -1.0}],
     "dqn": [
         {"exploration": "softmax", "target_entropy": 0.5},

@@ -51,6 +51,7 @@ FROM_DATA = {  # updates
 OTHERS = {
     "bro",
     "calql",
+    "crl",
     "crossq",
     "dsrl",
     "expo",
@@ -220,11 +221,16 @@ def test_defaults_improve_another_runs_policy(
 
 
 @pytest.mark.learn
-def test_defaults_learn_to_reach_goals_from_walks(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("agent", "config"), [("gciql", {}), ("crl", {"latent_size": 64})], ids=["gciql", "crl"]
+)
+def test_defaults_learn_to_reach_goals_from_walks(
+    agent: str, config: dict[str, Any], tmp_path: Path
+) -> None:
     """Networks and batches are smaller than the defaults, which take ten times as long."""
-    smaller = {"hidden": (128, 128), "batch_size": 256}
+    smaller = {"hidden": (128, 128), "batch_size": 256} | config
     data = str(reach.walks(tmp_path / "reach.npz"))
-    out = train("gciql", 2_000, tmp_path, env="none", data=data, config=smaller)
+    out = train(agent, 2_000, tmp_path, env="none", data=data, config=smaller)
     act, generator = rljax.load(out), np.random.default_rng(1)
     position, goal = generator.uniform(-1, 1, (2, 200, 2)).astype(np.float32)
     before = np.linalg.norm(position - goal, axis=1).mean()
