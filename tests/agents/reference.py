@@ -265,8 +265,8 @@ def differences(loss: Any, parameters: Any, width: float = 1e-6) -> Any:
 
         return [of_part(i) for i in range(len(parameters))]
     gradient = np.zeros_like(parameters)
-    for index in np.ndindex(parameters.shape):
-        up, down = parameters.copy(), parameters.copy()
+    for index in np.ndindex(np.shape(parameters)):
+        up, down = np.array(parameters), np.array(parameters)
         up[index] += width
         down[index] -= width
         gradient[index] = (loss(up) - loss(down)) / (2.0 * width)

@@ -359,6 +359,18 @@ CRL: dict[str, Rule] = {
     "value_lr": "lr",
     "latent_size": "latent_dim",
 }
+QRL: dict[str, Rule] = {
+    **OF_VALUES,
+    "model_lr": "lr",
+    "multiplier_lr": "lr",
+    "quasimetric": "quasimetric_type",
+    "latent_size": "latent_dim",
+    "tolerance": "eps",
+    # What their class does and no setting of it says.
+    "push_offset": lambda theirs: 500.0,
+    "push_width": lambda theirs: 100.0,
+    "init_multiplier": lambda theirs: 1.0,
+}
 
 
 def ogbench_tasks(agent: str) -> Callable[[Path], Tasks]:
@@ -376,6 +388,14 @@ def ogbench_tasks(agent: str) -> Callable[[Path], Tasks]:
         return tasks
 
     return read
+
+
+def qrl_tasks(checkout: Path) -> Tasks:
+    """Those of `ogbench_tasks`; the rest of the rules is written in code."""
+    agent = checkout / "impls" / "agents" / "qrl.py"
+    readers.says(agent, "d_neg_loss = (100 * jax.nn.softplus(5 - d_neg / 100)).mean()")
+    readers.says(agent, "lam_def = LogParam()")
+    return ogbench_tasks("qrl")(checkout)
 
 
 SOURCES = (
@@ -520,4 +540,5 @@ SOURCES = (
     ),
     Source("gciql", "ogbench", "impls/hyperparameters.sh", ogbench_tasks("gciql"), GCIQL),
     Source("crl", "ogbench", "impls/hyperparameters.sh", ogbench_tasks("crl"), CRL),
+    Source("qrl", "ogbench", "impls/hyperparameters.sh", qrl_tasks, QRL),
 )

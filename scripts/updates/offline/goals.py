@@ -19,6 +19,7 @@ import numpy as np
 from rljax.agent import EnvSpec, Transition
 from rljax.networks import Network, Trained
 from rljax.networks.goals.bilinear import Bilinear
+from rljax.networks.goals.quasimetrics import Quasimetric
 from scripts.updates import stand_ins
 from scripts.updates.offline import compare_qc
 from scripts.updates.shared import ACTION, ACTOR, BATCH, CRITIC, OBSERVATION, distance, exact
@@ -95,14 +96,16 @@ def their_agent(peer: Path, case: Case) -> Any:
 
 
 def like(network: Network, tree: Mapping[str, Any]) -> Network:
-    """Our network with the numbers of theirs: an actor's, values' or a representation's."""
+    """Our network with the numbers of theirs: an actor's, values', a representation's or an
+    MLP's.
+    """
     if "actor_net" in tree:
         hidden = {x.replace("Dense", "hidden"): dict(y) for x, y in tree["actor_net"].items()}
         layers = {**hidden, "output": dict(tree["mean_net"])}
     elif "value_net" in tree:
         layers = compare_qc.ours(tree["value_net"])
     else:
-        layers = compare_qc.ours(tree["layers_0"])
+        layers = compare_qc.ours(tree.get("layers_0", tree))
     if "members" in network.params:
         layers = {"members": layers}
     params = jax.tree.map(lambda _, new: jnp.asarray(new), network.params, layers)
@@ -123,6 +126,13 @@ def like_products(critics: Bilinear, tree: Mapping[str, Any]) -> Bilinear:
     )
 
 
+def like_distance(distance: Quasimetric, tree: Mapping[str, Any]) -> Quasimetric:
+    """Our distance with the numbers of theirs."""
+    layers = jax.tree.map(jnp.asarray, compare_qc.ours(tree["phi"]))
+    mixing = None if distance.mixing is None else jnp.asarray(tree["alpha"]["value"])
+    return distance.replace(embedding=distance.embedding.replace(params=layers), mixing=mixing)
+
+
 def with_their_parameters(state: Any, params: Mapping[str, Any], names: Mapping[str, str]) -> Any:
     """Our State with the numbers of their networks."""
 
@@ -131,6 +141,8 @@ def with_their_parameters(state: Any, params: Mapping[str, Any], names: Mapping[
             return like(part, params[f"modules_{names.get(name, name)}"])
         if isinstance(part, Bilinear):
             return like_products(part, params[f"modules_{names.get(name, name)}"])
+        if isinstance(part, Quasimetric):
+            return like_distance(part, params[f"modules_{names.get(name, name)}"])
         if isinstance(part, Trained):
             return part.replace(parameters=new(name, part.parameters))
         if dataclasses.is_dataclass(part) and not isinstance(part, type):
@@ -150,7 +162,7 @@ def networks_of(state: Any) -> dict[str, Any]:
     for field in dataclasses.fields(state):
         part = getattr(state, field.name)
         part = part.parameters if isinstance(part, Trained) else part
-        if isinstance(part, Network | Bilinear):
+        if isinstance(part, Network | Bilinear | Quasimetric):
             found[field.name] = part
         elif dataclasses.is_dataclass(part):
             found |= networks_of(part)

@@ -35,6 +35,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "dsact": [{"critic_loss": "v1", "num_critics": 1}],
     "edac": [{"diversity_weight": None}],
     "gciql": [{"policy_loss": "awr"}],
+    "qrl": [{"policy_loss": "awr"}, {"quasimetric": "mrn"}],
     "ppo": [{"policy": "tanh_gaussian", "clip_values": True}],
     "sac": [
         {"temperature_loss": "alpha", "target_entropy": -1.0},

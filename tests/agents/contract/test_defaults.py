@@ -68,6 +68,7 @@ OTHERS = {
     "mpo",
     "qam",
     "qc",
+    "qrl",
     "qsm",
     "recoil",
     "resfit",
@@ -222,7 +223,9 @@ def test_defaults_improve_another_runs_policy(
 
 @pytest.mark.learn
 @pytest.mark.parametrize(
-    ("agent", "config"), [("gciql", {}), ("crl", {"latent_size": 64})], ids=["gciql", "crl"]
+    ("agent", "config"),
+    [("gciql", {}), ("crl", {"latent_size": 64}), ("qrl", {"latent_size": 64})],
+    ids=["gciql", "crl", "qrl"],
 )
 def test_defaults_learn_to_reach_goals_from_walks(
     agent: str, config: dict[str, Any], tmp_path: Path
