@@ -22,7 +22,8 @@ likely.
 
 [1] Wang et al., Optimal Goal-Reaching RL via Quasimetric Learning, arXiv:2304.01203
 [2] Park et al., OGBench, arXiv:2410.20092; github.com/seohongpark/ogbench
-[3] Wang and Isola, arXiv:2211.15120; [4] Liu et al., arXiv:2208.08133
+[3] Wang and Isola, Interval Quasimetric Embeddings, arXiv:2211.15120
+[4] Liu et al., Metric Residual Networks, arXiv:2208.08133
 
   rljax train qrl --data ogbench/pointmaze-large-navigate-v0
 """
