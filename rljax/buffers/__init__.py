@@ -17,7 +17,7 @@ from rljax.buffers.dataset import (
 )
 from rljax.buffers.draws import EndedEpisodes, Hindsight, NStep
 from rljax.buffers.experience import Column, Experience, RewardTransform, Supply, declaration
-from rljax.buffers.goals import Goals
+from rljax.buffers.goals import Goals, WithGoals, check_goals, toward
 from rljax.buffers.mixed import Mixed
 from rljax.buffers.prioritised import (
     Prioritised,
@@ -84,9 +84,11 @@ __all__ = [
     "UniformRows",
     "WeightedRows",
     "WithChunks",
+    "WithGoals",
     "batch_rows",
     "beside",
     "bootstrapped",
+    "check_goals",
     "data_draw_of",
     "declaration",
     "discounted_sums",
@@ -100,6 +102,7 @@ __all__ = [
     "replay_draw",
     "rows_of",
     "squared_loss",
+    "toward",
     "trajectory_ends",
     "valid_actions",
     "weighted",

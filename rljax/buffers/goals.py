@@ -3,19 +3,45 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import Array, EnvSpec, Transition, shown
+from rljax.agent import Array, EnvSpec, Transition, config, same_fields, shown
 from rljax.buffers.dataset import Dataset, DatasetDraw
 from rljax.buffers.experience import Observed, Supply, declaration
 from rljax.buffers.rows import TerminalRows, terminal_rows
 from rljax.buffers.windows import LAST, with_last_rows
+from rljax.requirements import Share
 
 Times = Literal["geometric", "even"]
+
+
+@config
+class WithGoals:
+    """Settings of goals drawn from data: a base of an agent's Config."""
+
+    discount: Share = 0.99  # gamma, also of geometric times; OGBench
+    value_goal_current: Share = 0.2  # the state itself; OGBench
+    value_goal_future: Share = 0.5  # later ones, rest any; OGBench
+    value_goal_times: Times = "geometric"  # how much later; OGBench
+    actor_goal_current: Share = 0.0  # the state itself; OGBench
+    actor_goal_future: Share = 1.0  # later ones, rest any; OGBench
+    actor_goal_times: Times = "even"  # how much later; OGBench
+
+
+def check_goals(settings: WithGoals) -> None:
+    """Raise `ValueError` where a Config's shares of goals are more than all goals."""
+    for name in ("value", "actor"):
+        fields = [f"{name}_goal_current", f"{name}_goal_future"]
+        share = np.max(sum(np.asarray(getattr(settings, field)) for field in fields))
+        if share > 1.0 + 1e-6:
+            raise ValueError(
+                f"--config.{name}-goal-current and --config.{name}-goal-future are shares "
+                f"of all goals, and together {share:g}: they must be at most 1."
+            )
 
 
 class GoalRows(NamedTuple):
@@ -42,19 +68,25 @@ class GoalDraws(NamedTuple):
 class Goals(DatasetDraw):
     """Uniform rows with goals, drawn separately for values and actor.
 
-    A value's goal is the row's own state, with share `value_current`; a later state of its
-    trajectory, `value_future`; or any state of the data set. The later row is k rows on, but at
-    most the trajectory's last. `value_times` is "geometric", with the probability
+    A value's goal is the row's own state, with share `value_goal_current`; a later state of its
+    trajectory, `value_goal_future`; or any state of the data set. The later row is k rows on, but
+    at most the trajectory's last. `value_goal_times` is "geometric", with the probability
     (1 - discount) discount^(k - 1) from k = 1 on, or "even". The same holds for actors.
     """
 
     discount: float
-    value_current: float
-    value_future: float
-    value_times: Times
-    actor_current: float
-    actor_future: float
-    actor_times: Times
+    value_goal_current: float
+    value_goal_future: float
+    value_goal_times: Times
+    actor_goal_current: float
+    actor_goal_future: float
+    actor_goal_times: Times
+
+    @classmethod
+    def of(cls, settings: WithGoals) -> Self:
+        """The draw by a Config's fields of the same names."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(**same_fields(settings, names))
 
     @property
     def observes(self) -> Observed:
@@ -91,40 +123,40 @@ class Goals(DatasetDraw):
     def random(self, keys: Array, number: int, experience: Dataset) -> GoalDraws:
         shape = (experience.num_updates, experience.batch_size)
 
-        def goal_rows(
-            key: Array, current: Array, future: Array, times: str, discount: Array
-        ) -> GoalRows:
-            key_kind, key_other, key_time = jax.random.split(key, 3)
-            kind, time = jax.random.uniform(key_kind, shape), jax.random.uniform(key_time, shape)
-            later = kind >= current
-            if times == "geometric":  # the least k with discount^k <= 1 - time
-                waited = jnp.ceil(jnp.log1p(-time) / jnp.log(jnp.minimum(discount, 1.0 - 1e-6)))
-                steps, share = jnp.clip(waited, 1, number).astype(jnp.int32), jnp.zeros(shape)
-            else:
-                steps, share = jnp.ones(shape, jnp.int32), time
-            other = jax.random.randint(key_other, shape, 0, number)
-            return GoalRows(
-                other,
-                jnp.where(later, steps, 0),
-                jnp.where(later, share, 0.0),
-                kind >= current + future,
-            )
-
         def draw(key: Array, settings: Any) -> GoalDraws:
             key_row, key_value, key_actor = jax.random.split(key, 3)
             row = jax.random.randint(key_row, shape, 0, number)
-            value = (settings.value_current, settings.value_future, settings.value_times)
-            actor = (settings.actor_current, settings.actor_future, settings.actor_times)
-            return GoalDraws(
-                row,
-                goal_rows(key_value, *value, settings.discount),
-                goal_rows(key_actor, *actor, settings.discount),
-            )
+            value = goal_rows(key_value, shape, number, settings, "value")
+            return GoalDraws(row, value, goal_rows(key_actor, shape, number, settings, "actor"))
 
         return jax.vmap(draw)(keys, self)
 
     def take(self, data: Transition, drawn: GoalDraws) -> Transition:
         return with_goals(data, drawn)
+
+
+def goal_rows(
+    key: Array, shape: tuple[int, ...], number: int, settings: Goals, of: Literal["value", "actor"]
+) -> GoalRows:
+    """Draws [...] of goals of values or the actor, from `number` rows."""
+    names = [f"{of}_goal_{part}" for part in ("current", "future", "times")]
+    current, future, times = (getattr(settings, name) for name in names)
+    key_kind, key_other, key_time = jax.random.split(key, 3)
+    kind, time = jax.random.uniform(key_kind, shape), jax.random.uniform(key_time, shape)
+    later = kind >= current
+    if times == "geometric":  # the least k with discount^k <= 1 - time
+        decay = jnp.log(jnp.minimum(settings.discount, 1.0 - 1e-6))
+        waited = jnp.ceil(jnp.log1p(-time) / decay)
+        steps, share = jnp.clip(waited, 1, number).astype(jnp.int32), jnp.zeros(shape)
+    else:
+        steps, share = jnp.ones(shape, jnp.int32), time
+    other = jax.random.randint(key_other, shape, 0, number)
+    return GoalRows(
+        other,
+        jnp.where(later, steps, 0),
+        jnp.where(later, share, 0.0),
+        kind >= current + future,
+    )
 
 
 def with_goals(data: Transition, draws: GoalDraws) -> Transition:
@@ -153,3 +185,9 @@ def with_goals(data: Transition, draws: GoalDraws) -> Transition:
         next_observation=xp.concatenate([data.next_observation[row], value_goal], axis=-1),
         extras={"actor_observation": xp.concatenate([state, actor_goal], axis=-1)},
     )
+
+
+def toward(observation: Any, other: Any) -> Any:
+    """The states of observations [..., 2 O] with the goals of `other` [..., 2 O] behind them."""
+    size = observation.shape[-1] // 2
+    return jnp.concatenate([observation[..., :size], other[..., size:]], axis=-1)
