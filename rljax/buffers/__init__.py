@@ -17,7 +17,7 @@ from rljax.buffers.dataset import (
 )
 from rljax.buffers.draws import EndedEpisodes, Hindsight, NStep
 from rljax.buffers.experience import Column, Experience, RewardTransform, Supply, declaration
-from rljax.buffers.goals import Goals, WithGoals, check_goals, toward
+from rljax.buffers.goals import Goals, WithActorGoals, WithGoals, check_goals, toward
 from rljax.buffers.mixed import Mixed
 from rljax.buffers.prioritised import (
     Prioritised,
@@ -83,6 +83,7 @@ __all__ = [
     "Uniform",
     "UniformRows",
     "WeightedRows",
+    "WithActorGoals",
     "WithChunks",
     "WithGoals",
     "batch_rows",

@@ -20,23 +20,30 @@ Times = Literal["geometric", "even"]
 
 
 @config
-class WithGoals:
-    """Settings of goals drawn from data: a base of an agent's Config."""
+class WithActorGoals:
+    """Settings of an actor's goals drawn from data: a base of an agent's Config."""
 
-    discount: Share = 0.99  # gamma, also of geometric times; OGBench
-    value_goal_current: Share = 0.2  # the state itself; OGBench
-    value_goal_future: Share = 0.5  # later ones, rest any; OGBench
-    value_goal_times: Times = "geometric"  # how much later; OGBench
+    discount: Share = 0.99  # gamma, of geometric times too; OGBench
     actor_goal_current: Share = 0.0  # the state itself; OGBench
     actor_goal_future: Share = 1.0  # later ones, rest any; OGBench
     actor_goal_times: Times = "even"  # how much later; OGBench
 
 
-def check_goals(settings: WithGoals) -> None:
+@config
+class WithGoals(WithActorGoals):
+    """Settings of goals drawn from data: a base of an agent's Config."""
+
+    value_goal_current: Share = 0.2  # the state itself; OGBench
+    value_goal_future: Share = 0.5  # later ones, rest any; OGBench
+    value_goal_times: Times = "geometric"  # how much later; OGBench
+
+
+def check_goals(settings: WithActorGoals) -> None:
     """Raise `ValueError` where a Config's shares of goals are more than all goals."""
     for name in ("value", "actor"):
-        fields = [f"{name}_goal_current", f"{name}_goal_future"]
-        share = np.max(sum(np.asarray(getattr(settings, field)) for field in fields))
+        fields = (f"{name}_goal_current", f"{name}_goal_future")
+        shares = same_fields(settings, fields).values()
+        share = np.max(sum(map(np.asarray, shares)))
         if share > 1.0 + 1e-6:
             raise ValueError(
                 f"--config.{name}-goal-current and --config.{name}-goal-future are shares "
@@ -75,15 +82,15 @@ class Goals(DatasetDraw):
     """
 
     discount: float
-    value_goal_current: float
-    value_goal_future: float
-    value_goal_times: Times
     actor_goal_current: float
     actor_goal_future: float
     actor_goal_times: Times
+    value_goal_current: float | None = None  # None: values have the actor's goals
+    value_goal_future: float | None = None
+    value_goal_times: Times = "geometric"
 
     @classmethod
-    def of(cls, settings: WithGoals) -> Self:
+    def of(cls, settings: WithActorGoals) -> Self:
         """The draw by a Config's fields of the same names."""
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(**same_fields(settings, names))
@@ -126,8 +133,10 @@ class Goals(DatasetDraw):
         def draw(key: Array, settings: Any) -> GoalDraws:
             key_row, key_value, key_actor = jax.random.split(key, 3)
             row = jax.random.randint(key_row, shape, 0, number)
-            value = goal_rows(key_value, shape, number, settings, "value")
-            return GoalDraws(row, value, goal_rows(key_actor, shape, number, settings, "actor"))
+            actor = goal_rows(key_actor, shape, number, settings, "actor")
+            if settings.value_goal_current is None:
+                return GoalDraws(row, actor, actor)
+            return GoalDraws(row, goal_rows(key_value, shape, number, settings, "value"), actor)
 
         return jax.vmap(draw)(keys, self)
 

@@ -13,7 +13,7 @@ import pytest
 
 from rljax import datasets, envs
 from rljax.agent import Transition
-from rljax.agents import gciql, iql
+from rljax.agents import gcbc, gciql, iql
 from rljax.buffers import goals
 from rljax.learning import configuration, plan
 from rljax.learning.settings import Settings
@@ -164,6 +164,15 @@ def test_goals_from_anywhere_are_any_row() -> None:
             np.bincount(value[learner], minlength=number), np.full(number, value.shape[1] / number)
         )
         assert abs((value[learner] == row[learner]).mean() - 1 / number) < 5e-3
+
+
+def test_without_shares_of_their_own_values_have_the_actors_goals() -> None:
+    declared = gcbc.experience(gcbc.Config(batch_size=50))
+    declared = jax.tree.map(lambda x: jax.numpy.asarray(x)[None], declared)
+    prepared = jax.tree.map(jax.numpy.asarray, declared.prepare(data()))
+    batch = declared.sample(None, prepared, jax.random.split(jax.random.key(0), 1))
+    np.testing.assert_array_equal(batch.observation, batch.extras["actor_observation"])
+    assert (batch.observation[..., 2] > batch.observation[..., 0]).any()
 
 
 @pytest.mark.parametrize("discount", [0.0, 1.0])

@@ -13,15 +13,24 @@ from __future__ import annotations
 
 import functools
 
-from rljax.agents import gciql
+from rljax.agents import gcbc, gciql, gcivl
 from scripts.updates import shared
 from scripts.updates.offline import goals
 from scripts.updates.offline.goals import Case
 
 VALUE = {"value/loss": "value/value_loss"}
-CRITICS = VALUE | {"critic/loss": "critic/critic_loss", "actor/loss": "actor/actor_loss"}
+ACTOR = {"actor/loss": "actor/actor_loss"}
+CRITICS = VALUE | {"critic/loss": "critic/critic_loss"} | ACTOR
 
 CASES = {
+    "GCBC": Case(gcbc, {}, {}, ACTOR),
+    "GCIVL": Case(gcivl, {}, {}, VALUE | ACTOR),
+    "GCIVL, another expectile": Case(
+        gcivl,
+        {"expectile": 0.6, "inverse_temperature": 1.0},
+        {"expectile": 0.6, "alpha": 1.0},
+        VALUE | ACTOR,
+    ),
     "GCIQL": Case(gciql, {}, {}, CRITICS, new_targets=("critic",)),
     "GCIQL, awr": Case(
         gciql,

@@ -59,7 +59,9 @@ OTHERS = {
     "fasttd3",
     "flashsac",
     "fqe",
+    "gcbc",
     "gciql",
+    "gcivl",
     "h2o",
     "hnpg",
     "idql",
@@ -220,11 +222,12 @@ def test_defaults_improve_another_runs_policy(
 
 
 @pytest.mark.learn
-def test_defaults_learn_to_reach_goals_from_walks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("agent", ["gcbc", "gciql", "gcivl"])
+def test_defaults_learn_to_reach_goals_from_walks(agent: str, tmp_path: Path) -> None:
     """Networks and batches are smaller than the defaults, which take ten times as long."""
     smaller = {"hidden": (128, 128), "batch_size": 256}
     data = str(reach.walks(tmp_path / "reach.npz"))
-    out = train("gciql", 2_000, tmp_path, env="none", data=data, config=smaller)
+    out = train(agent, 2_000, tmp_path, env="none", data=data, config=smaller)
     act, generator = rljax.load(out), np.random.default_rng(1)
     position, goal = generator.uniform(-1, 1, (2, 200, 2)).astype(np.float32)
     before = np.linalg.norm(position - goal, axis=1).mean()
