@@ -24,7 +24,6 @@ Departs from the paper's code [2]: evenly drawn goals are all equally likely.
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 from flax import struct
 
 from rljax import agent, buffers, networks
@@ -111,15 +110,9 @@ def actor_loss(actor: networks.Network, state: State, batch: Transition, config:
     observation = batch.extras["actor_observation"]
     successor = buffers.toward(batch.next_observation, observation)
     advantage = (state.value(successor) - state.value(observation)).mean(axis=0)  # [B]
-    weight = jnp.exp(config.inverse_temperature * advantage)
-    weight = jnp.minimum(weight, config.max_weight)
-    distance = policies.unit_distance(actor(observation), batch.action)
-    loss = (weight * distance).mean()
-    return loss, {
-        "actor/loss": loss,
-        "actor/advantage": advantage.mean(),
-        "actor/weight": weight.mean(),
-    }
+    beta, most = config.inverse_temperature, config.max_weight
+    mean = actor(observation)  # [B, A]
+    return goals.weighted_imitation("actor", mean, batch.action, advantage, beta, most)
 
 
 def update(

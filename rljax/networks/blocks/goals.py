@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from rljax import networks
-from rljax.agent import Array, EnvSpec, config
+from rljax.agent import Array, EnvSpec, Loss, Number, config
 from rljax.networks import policies
 from rljax.requirements import Widths
 
@@ -48,6 +48,21 @@ def create_actor(
     net = networks.MLP(settings.hidden, features, **networks.style_of(settings))
     actor = networks.create(net, key, *(inputs or (spec.example(),)))
     return policies.with_output_scale(actor, OUTPUT_SCALE)
+
+
+def weighted_imitation(
+    name: str, mean: Array, action: Array, advantage: Array, beta: Number, most: Number
+) -> Loss:
+    """mean [ -w log N(a; mean, 1) ] for actions [B, A], w = min(exp(beta A), most) for advantages A
+    [B], and metrics of an actor called `name`: advantage-weighted regression, arXiv:1910.00177.
+    """
+    weight = jnp.minimum(jnp.exp(beta * advantage), most)
+    loss = (weight * policies.unit_distance(mean, action)).mean()
+    return loss, {
+        f"{name}/loss": loss,
+        f"{name}/advantage": advantage.mean(),
+        f"{name}/weight": weight.mean(),
+    }
 
 
 def scaled_to_sphere(x: Array) -> Array:

@@ -35,6 +35,14 @@ GCIQL: dict[str, Rule] = {
     "policy_loss": in_words("actor_loss", {"ddpgbc": "ddpg_bc"}),
     "imitation_weight": "alpha",
 }
+HIQL: dict[str, Rule] = {
+    **{name: rule for name, rule in VALUES.items() if not name.endswith("_lr")},
+    "learning_rate": "lr",
+    "subgoal_steps": "subgoal_steps",
+    "high_inverse_temperature": "high_alpha",
+    "low_inverse_temperature": "low_alpha",
+    "representation_size": "rep_dim",
+}
 
 
 def goal_tasks(agent: str) -> Callable[[Path], Tasks]:
@@ -59,6 +67,7 @@ RULES: dict[str, dict[str, Rule]] = {
     "gcbc": {**COMMON, "hidden": "actor_hidden_dims"},
     "gciql": GCIQL,
     "gcivl": {**VALUES, "inverse_temperature": "alpha"},
+    "hiql": HIQL,
 }
 SOURCES = tuple(
     Source(agent, "ogbench", "impls/hyperparameters.sh", goal_tasks(agent), rules)

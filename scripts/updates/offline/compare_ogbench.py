@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 
-from rljax.agents import gcbc, gciql, gcivl
+from rljax.agents import gcbc, gciql, gcivl, hiql
 from scripts.updates import shared
 from scripts.updates.offline import goals
 from scripts.updates.offline.goals import Case
@@ -21,6 +21,8 @@ from scripts.updates.offline.goals import Case
 VALUE = {"value/loss": "value/value_loss"}
 ACTOR = {"actor/loss": "actor/actor_loss"}
 CRITICS = VALUE | {"critic/loss": "critic/critic_loss"} | ACTOR
+
+LEVELS = VALUE | {f"{x}_actor/loss": f"{x}_actor/actor_loss" for x in ("low", "high")}
 
 CASES = {
     "GCBC": Case(gcbc, {}, {}, ACTOR),
@@ -38,6 +40,14 @@ CASES = {
         {"actor_loss": "awr", "alpha": 3.0},
         CRITICS,
         new_targets=("critic",),
+    ),
+    "HIQL": Case(hiql, {"subgoal_steps": 5}, {}, LEVELS, {"representation": "goal_rep"}),
+    "HIQL, stitched goals": Case(
+        hiql,
+        {"actor_goal_future": 0.5, "high_inverse_temperature": 1.0, "expectile": 0.9},
+        {"high_alpha": 1.0, "expectile": 0.9},
+        LEVELS,
+        {"representation": "goal_rep"},
     ),
 }
 

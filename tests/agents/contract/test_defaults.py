@@ -63,6 +63,7 @@ OTHERS = {
     "gciql",
     "gcivl",
     "h2o",
+    "hiql",
     "hnpg",
     "idql",
     "moorl",
@@ -222,7 +223,7 @@ def test_defaults_improve_another_runs_policy(
 
 
 @pytest.mark.learn
-@pytest.mark.parametrize("agent", ["gcbc", "gciql", "gcivl"])
+@pytest.mark.parametrize("agent", ["gcbc", "gciql", "gcivl", "hiql"])
 def test_defaults_learn_to_reach_goals_from_walks(agent: str, tmp_path: Path) -> None:
     """Networks and batches are smaller than the defaults, which take ten times as long."""
     smaller = {"hidden": (128, 128), "batch_size": 256}
