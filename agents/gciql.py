@@ -35,6 +35,7 @@ from flax import struct
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import policies, torsos
+from rljax.networks.blocks import goals
 from rljax.networks.optimisation import expectiles
 from rljax.networks.torsos import TorsoSettings
 from rljax.requirements import Count, NonNegative, Share, Widths
@@ -165,15 +166,9 @@ def weighted_loss(
     observation = batch.extras["actor_observation"]
     q = networks.lower_bound(state.critic(observation, batch.action), config.pessimism)  # [B]
     advantage = q - state.value(observation)[:, 0]
-    weight = jnp.exp(config.inverse_temperature * advantage)
-    weight = jnp.minimum(weight, config.max_weight)
-    distance = policies.unit_distance(actor(observation), batch.action)
-    loss = (weight * distance).mean()
-    return loss, {
-        "actor/loss": loss,
-        "actor/advantage": advantage.mean(),
-        "actor/weight": weight.mean(),
-    }
+    beta, most = config.inverse_temperature, config.max_weight
+    mean = actor(observation)  # [B, A]
+    return goals.weighted_imitation("actor", mean, batch.action, advantage, beta, most)
 
 
 # [3, eq. 6]

@@ -17,7 +17,16 @@ from rljax.buffers.dataset import (
 )
 from rljax.buffers.draws import EndedEpisodes, Hindsight, NStep
 from rljax.buffers.experience import Column, Experience, RewardTransform, Supply, declaration
-from rljax.buffers.goals import Goals, WithGoals, check_goals, toward
+from rljax.buffers.goals import (
+    Goals,
+    Subgoals,
+    WithActorGoals,
+    WithGoals,
+    check_goals,
+    halves,
+    options,
+    toward,
+)
 from rljax.buffers.mixed import Mixed
 from rljax.buffers.prioritised import (
     Prioritised,
@@ -79,10 +88,12 @@ __all__ = [
     "Source",
     "Stream",
     "StreamSettings",
+    "Subgoals",
     "Supply",
     "Uniform",
     "UniformRows",
     "WeightedRows",
+    "WithActorGoals",
     "WithChunks",
     "WithGoals",
     "batch_rows",
@@ -95,8 +106,10 @@ __all__ = [
     "draw_of",
     "explained_variance",
     "generalised_advantages",
+    "halves",
     "minibatches",
     "n_step_returns",
+    "options",
     "priorities",
     "random_rows",
     "replay_draw",

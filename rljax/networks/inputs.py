@@ -80,7 +80,8 @@ class OfData(_OfObservations):
     """Mean and std of a data set, as in TD3+BC (arXiv:2106.06860): not clipped."""
 
     successors: bool = False  # next observations are counted too
-    goals: bool = False  # observations are [state; goal]; the data hold states
+    # extras that are [state; goal], as observations are then; the data hold states
+    pairs: tuple[str, ...] = ()
 
     def __call__(self, statistics: Any, observation: Any) -> Any:
         return normalise.standardise(statistics, observation)
@@ -90,17 +91,19 @@ class OfData(_OfObservations):
         statistics = normalise.of_data(data.observation)
         if self.successors:
             statistics = normalise.update(statistics, data.next_observation)
-        if self.goals:
+        if self.pairs:
             statistics = jax.tree.map(lambda x: jnp.tile(x, 2) if x.ndim else x, statistics)
         return statistics
 
     def batch(self, statistics: Any, batch: Transition) -> tuple[Transition, Any]:
-        """With goals, the actor has its own observations."""
+        """With goals, extras have more observations."""
         batch, statistics = super().batch(statistics, batch)
-        if self.goals:
-            actor_observation = self(statistics, batch.extras["actor_observation"])
-            batch = batch.replace(extras={**batch.extras, "actor_observation": actor_observation})
-        return batch, statistics
+        pairs = {
+            name: self(statistics, batch.extras[name])
+            for name in self.pairs
+            if name in batch.extras
+        }
+        return batch.replace(extras={**batch.extras, **pairs}), statistics
 
 
 @dataclasses.dataclass(frozen=True)

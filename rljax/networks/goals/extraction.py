@@ -20,6 +20,7 @@ import jax.numpy as jnp
 
 from rljax.agent import Array, Loss, Number, config
 from rljax.networks import policies
+from rljax.networks.blocks import goals
 from rljax.requirements import NonNegative
 
 Kind = Literal["ddpg_bc", "awr"]
@@ -49,11 +50,5 @@ def guided(mean: Array, q: Array, action: Array, imitation_weight: Number) -> Lo
 
 def weighted(mean: Array, advantage: Array, action: Array, settings: WithExtraction) -> Loss:
     """L of "awr" for means [B, A], and advantages [B] of actions [B, A]."""
-    weight = jnp.exp(settings.inverse_temperature * advantage)
-    weight = jnp.minimum(weight, settings.max_weight)
-    loss = (weight * policies.unit_distance(mean, action)).mean()
-    return loss, {
-        "actor/loss": loss,
-        "actor/advantage": advantage.mean(),
-        "actor/weight": weight.mean(),
-    }
+    beta, most = settings.inverse_temperature, settings.max_weight
+    return goals.weighted_imitation("actor", mean, action, advantage, beta, most)

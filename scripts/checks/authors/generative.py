@@ -1,4 +1,4 @@
-"""Agents of the authors of FQL, QC, QAM and OGBench, and Diffusion-QL, beside their files."""
+"""Agents of the authors of FQL, QC and QAM, and Diffusion-QL, beside their files."""
 
 from __future__ import annotations
 
@@ -326,78 +326,6 @@ def idql_tasks(checkout: Path) -> Tasks:
     return tasks
 
 
-GOALS: dict[Any, Any] = {True: "geometric", False: "even"}
-OGBENCH: dict[str, Rule] = {  # what all agents of goals have
-    "batch_size": "batch_size",
-    "actor_lr": "lr",
-    "hidden": "actor_hidden_dims",
-    "discount": "discount",
-    "value_goal_current": "value_p_curgoal",
-    "value_goal_future": "value_p_trajgoal",
-    "value_goal_times": in_words("value_geom_sample", GOALS),
-    "actor_goal_current": "actor_p_curgoal",
-    "actor_goal_future": "actor_p_trajgoal",
-    "actor_goal_times": in_words("actor_geom_sample", GOALS),
-}
-OF_VALUES: dict[str, Rule] = {  # whose policies are taken out of values
-    **OGBENCH,
-    "hidden": ("actor_hidden_dims", "value_hidden_dims"),
-    "layer_norm": "layer_norm",
-    "policy_loss": in_words("actor_loss", {"ddpgbc": "ddpg_bc"}),
-    "imitation_weight": "alpha",
-}
-GCIQL: dict[str, Rule] = {
-    **OF_VALUES,
-    "critic_lr": "lr",
-    "value_lr": "lr",
-    "target_rate": "tau",
-    "expectile": "expectile",
-}
-CRL: dict[str, Rule] = {
-    **OF_VALUES,
-    "critic_lr": "lr",
-    "value_lr": "lr",
-    "latent_size": "latent_dim",
-}
-QRL: dict[str, Rule] = {
-    **OF_VALUES,
-    "model_lr": "lr",
-    "multiplier_lr": "lr",
-    "quasimetric": "quasimetric_type",
-    "latent_size": "latent_dim",
-    "tolerance": "eps",
-    # What their class does and no setting of it says.
-    "push_offset": lambda theirs: 500.0,
-    "push_width": lambda theirs: 100.0,
-    "init_multiplier": lambda theirs: 1.0,
-}
-
-
-def ogbench_tasks(agent: str) -> Callable[[Path], Tasks]:
-    """All commands for states and continuous actions; these agents take no pictures here."""
-
-    def read(checkout: Path) -> Tasks:
-        defaults = readers.flat(readers.config(checkout / "impls" / "agents" / f"{agent}.py"))
-        tasks: Tasks = {}
-        for options in readers.commands(checkout / "impls" / "hyperparameters.sh", "main.py"):
-            name, other = options["env_name"], options["agent"] != f"agents/{agent}.py"
-            if other or name.startswith(("visual-", "powderworld-")):
-                continue
-            theirs = {key.removeprefix("agent."): value for key, value in options.items()}
-            tasks[f"ogbench/{name}"] = {**defaults, **theirs}
-        return tasks
-
-    return read
-
-
-def qrl_tasks(checkout: Path) -> Tasks:
-    """Those of `ogbench_tasks`; the rest of the rules is written in code."""
-    agent = checkout / "impls" / "agents" / "qrl.py"
-    readers.says(agent, "d_neg_loss = (100 * jax.nn.softplus(5 - d_neg / 100)).mean()")
-    readers.says(agent, "lam_def = LogParam()")
-    return ogbench_tasks("qrl")(checkout)
-
-
 SOURCES = (
     Source(
         "iql",
@@ -538,7 +466,4 @@ SOURCES = (
         idql_tasks,
         IDQL,
     ),
-    Source("gciql", "ogbench", "impls/hyperparameters.sh", ogbench_tasks("gciql"), GCIQL),
-    Source("crl", "ogbench", "impls/hyperparameters.sh", ogbench_tasks("crl"), CRL),
-    Source("qrl", "ogbench", "impls/hyperparameters.sh", qrl_tasks, QRL),
 )

@@ -13,15 +13,26 @@ from __future__ import annotations
 
 import functools
 
-from rljax.agents import gciql
+from rljax.agents import gcbc, gciql, gcivl, hiql
 from scripts.updates import shared
 from scripts.updates.offline import goals
 from scripts.updates.offline.goals import Case
 
 VALUE = {"value/loss": "value/value_loss"}
-CRITICS = VALUE | {"critic/loss": "critic/critic_loss", "actor/loss": "actor/actor_loss"}
+ACTOR = {"actor/loss": "actor/actor_loss"}
+CRITICS = VALUE | {"critic/loss": "critic/critic_loss"} | ACTOR
+
+LEVELS = VALUE | {f"{x}_actor/loss": f"{x}_actor/actor_loss" for x in ("low", "high")}
 
 CASES = {
+    "GCBC": Case(gcbc, {}, {}, ACTOR),
+    "GCIVL": Case(gcivl, {}, {}, VALUE | ACTOR),
+    "GCIVL, another expectile": Case(
+        gcivl,
+        {"expectile": 0.6, "inverse_temperature": 1.0},
+        {"expectile": 0.6, "alpha": 1.0},
+        VALUE | ACTOR,
+    ),
     "GCIQL": Case(gciql, {}, {}, CRITICS, new_targets=("critic",)),
     "GCIQL, awr": Case(
         gciql,
@@ -29,6 +40,14 @@ CASES = {
         {"actor_loss": "awr", "alpha": 3.0},
         CRITICS,
         new_targets=("critic",),
+    ),
+    "HIQL": Case(hiql, {"subgoal_steps": 5}, {}, LEVELS, {"representation": "goal_rep"}),
+    "HIQL, stitched goals": Case(
+        hiql,
+        {"actor_goal_future": 0.5, "high_inverse_temperature": 1.0, "expectile": 0.9},
+        {"high_alpha": 1.0, "expectile": 0.9},
+        LEVELS,
+        {"representation": "goal_rep"},
     ),
 }
 

@@ -47,7 +47,9 @@ class Case(NamedTuple):
     @property
     def config(self) -> Any:
         """Our settings, in layers of the comparison's widths."""
-        return self.agent.Config(**{**SIZES, **self.ours})
+        names = [field.name for field in dataclasses.fields(self.agent.Config)]
+        sizes = {name: size for name, size in SIZES.items() if name in names}
+        return self.agent.Config(**{**sizes, **self.ours})
 
 
 def our_batches(agent: Any, config: Any, updates: int) -> list[Transition]:
