@@ -26,8 +26,6 @@ and targets follow the new critics.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -35,7 +33,7 @@ from flax import struct
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import policies, torsos
-from rljax.networks.blocks import goals
+from rljax.networks.goals import extraction
 from rljax.networks.optimisation import expectiles
 from rljax.networks.torsos import TorsoSettings
 from rljax.requirements import Count, NonNegative, Share, Widths
@@ -44,7 +42,13 @@ OUTPUT_SCALE = 0.1  # of the actor's last layer; [2]
 
 
 @agent.config
-class Config(networks.WithCritics, networks.WithPessimism, torsos.WithThinking, buffers.WithGoals):
+class Config(
+    networks.WithCritics,
+    networks.WithPessimism,
+    torsos.WithThinking,
+    extraction.WithExtraction,
+    buffers.WithGoals,
+):
     """Hyperparameters."""
 
     # Optimisation
@@ -60,10 +64,7 @@ class Config(networks.WithCritics, networks.WithPessimism, torsos.WithThinking, 
     target_rate: Share = 0.005  # rho; [2]
     expectile: Share = 0.9  # tau: 0.5 is the mean; [2]
     # Policy
-    policy_loss: Literal["ddpg_bc", "awr"] = "ddpg_bc"  # of the actor; [2]
     imitation_weight: NonNegative = 0.3  # alpha of ddpg_bc; [2], presets
-    inverse_temperature: NonNegative = 3.0  # beta of awr: 0 imitates; [2]
-    max_weight: NonNegative = 100.0  # bound of the weights of awr; [2]
     # Networks
     hidden: Widths = (512, 512, 512)  # parts of each torso; [2]
     num_critics: Count = 2  # C; the smallest counts; [2]
@@ -147,14 +148,7 @@ def guided_loss(
     mean = actor(observation)  # [B, A]
     action = jnp.clip(mean, -1.0, 1.0)
     q = networks.lower_bound(state.critic(observation, action), config.pessimism)  # [B]
-    imitation = policies.unit_distance(mean, batch.action).mean()
-    size = jax.lax.stop_gradient(jnp.abs(q).mean()) + 1e-6
-    loss = -q.mean() / size + config.imitation_weight * imitation
-    return loss, {
-        "actor/loss": loss,
-        "actor/q": q.mean(),
-        "actor/imitation": imitation,
-    }
+    return extraction.guided(mean, q, batch.action, config.imitation_weight)
 
 
 # [1, appendix], "awr"
@@ -166,9 +160,7 @@ def weighted_loss(
     observation = batch.extras["actor_observation"]
     q = networks.lower_bound(state.critic(observation, batch.action), config.pessimism)  # [B]
     advantage = q - state.value(observation)[:, 0]
-    beta, most = config.inverse_temperature, config.max_weight
-    mean = actor(observation)  # [B, A]
-    return goals.weighted_imitation("actor", mean, batch.action, advantage, beta, most)
+    return extraction.weighted(actor(observation), advantage, batch.action, config)
 
 
 # [3, eq. 6]

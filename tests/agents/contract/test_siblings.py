@@ -54,7 +54,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         lines=106, own=USUAL - {"init"} | {"experience", "value_loss", "critic_loss"}
     ),
     ("iql", "famo2o"): Pair(lines=196, own=EVERY | {"experience"}),
-    ("iql", "gciql"): Pair(lines=176, own=EVERY - {"actor_loss"} | {"experience", "value_loss"}),
+    ("iql", "gciql"): Pair(lines=177, own=EVERY - {"actor_loss"} | {"experience", "value_loss"}),
     ("gciql", "gcivl"): Pair(lines=129, own=USUAL | {"State", "value_loss"}),
     ("gcivl", "hiql"): Pair(lines=140, own=USUAL | {"State", "act", "experience", "value_loss"}),
     ("bc", "gcbc"): Pair(lines=65, own=USUAL | {"act", "actor_loss", "experience"}),
