@@ -8,16 +8,33 @@ import jax
 import numpy as np
 import pytest
 
-from scripts.updates.offline import compare_ogbench, goals
+from rljax.networks.goals.bilinear import Bilinear
+from rljax.networks.goals.quasimetrics import Quasimetric
+from scripts.updates.offline import compare_crl, compare_ogbench, compare_qrl, goals
 from tests.agents import trees
 from tests.scripts.test_compare_qc import their_layers
 
 QUICK = ("GCIVL", "HIQL")
+CASES = {
+    **{name: compare_ogbench.CASES[name] for name in QUICK},
+    "CRL, awr": compare_crl.CASES["CRL, awr"],
+    "QRL": compare_qrl.CASES["QRL"],
+}
 
 
 def theirs(name: str, network: Any) -> dict[str, Any]:
     """A network of ours as theirs."""
+    if isinstance(network, Bilinear):
+        both = (network.state_features, network.goal_features)
+        phi, psi = (their_layers(net.params["members"]) for net in both)
+        if name == "value":  # is no ensemble there
+            phi, psi = jax.tree.map(lambda x: x[0], (phi, psi))
+        return {"phi": phi, "psi": psi}
+    if isinstance(network, Quasimetric):
+        return {"phi": their_layers(network.embedding.params), "alpha": {"value": network.mixing}}
     params = network.params
+    if name == "dynamics":
+        return their_layers(params)
     if "members" in params:
         return {"value_net": their_layers(params["members"])}
     if "actor" in name:
@@ -27,9 +44,9 @@ def theirs(name: str, network: Any) -> dict[str, Any]:
     return {"layers_0": layers} if name == "representation" else {"value_net": layers}
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", CASES)
 def test_their_parameters_come_under_our_names(name: str) -> None:
-    case = compare_ogbench.CASES[name]
+    case = CASES[name]
     init = jax.jit(case.agent.init, static_argnums=1)
     first, other = (init(jax.random.key(seed), goals.SPEC, case.config) for seed in range(2))
     parts = goals.networks_of(first)
