@@ -405,3 +405,25 @@ def test_learns_to_go_where_it_is_sent(torso: str, tmp_path: Path) -> None:
     every = {"eval_every": 1_000, "eval_episodes": 50}
     out = run.train("gciql", ENV, 3_000, data=walks, config=config, out=tmp_path / "run", **every)
     assert records.read_summary(out)["best"]["mean"] >= 0.95
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize(
+    ("agent", "changes"),
+    [
+        ("gcivl", {"actor_lr": 1e-3, "value_lr": 1e-3}),
+        ("hiql", {"learning_rate": 1e-3, "subgoal_steps": 3}),
+        ("hiql", {"learning_rate": 1e-3, "subgoal_steps": 3, "option_steps": 2}),
+    ],
+    ids=["gcivl", "hiql", "options"],
+)
+def test_values_of_states_lead_where_it_is_sent(
+    agent: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """With subgoals and without, in a third of the updates of the test before."""
+    walks = str(goal_field.walks(tmp_path / "walks.npz"))
+    size: Any = {"hidden": (128, 128), "batch_size": 256, "discount": 0.95}
+    config = size | {"actor_goal_future": 0.5} | changes
+    every: Any = {"eval_every": 1_000, "eval_episodes": 50}
+    out = run.train(agent, ENV, 1_000, data=walks, config=config, out=tmp_path / "run", **every)
+    assert records.read_summary(out)["best"]["mean"] >= 0.95
