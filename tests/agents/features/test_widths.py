@@ -33,4 +33,5 @@ def test_critics_and_values_alone_have_their_widths(name: str) -> None:
         leaves = jax.tree.leaves_with_path(part)
         wide = {str(place[0]) for place, leaf in leaves if WIDTH in leaf.shape}
         networks = {f".{field.name}" for field in dataclasses.fields(part)}
-        assert wide == {x for x in networks if "critic" in x or "value" in x}
+        kinds = ("critic", "value", "representation")  # of goals, which values alone teach
+        assert wide == {x for x in networks if any(kind in x for kind in kinds)}
