@@ -305,11 +305,16 @@ def walks(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def train(
-    steps: int, out: Path, data: str, config: dict[str, Any] | None = None, **settings: Any
+    steps: int,
+    out: Path,
+    data: str,
+    config: dict[str, Any] | None = None,
+    agent: str = "gciql",
+    **settings: Any,
 ) -> Path:
     settings = EVERY | {"env": ENV} | settings  # a file's word does not import the module
     return run.train(
-        "gciql", steps=steps, data=data, config=SMALL | (config or {}), out=out, **settings
+        agent, steps=steps, data=data, config=SMALL | (config or {}), out=out, **settings
     )
 
 
@@ -330,10 +335,15 @@ def test_a_run_is_judged_on_all_tasks_and_resumed_exactly(tmp_path: Path, walks:
 
 
 @pytest.mark.learn
-def test_what_is_learnt_does_not_depend_on_where_the_data_lie(tmp_path: Path, walks: str) -> None:
+@pytest.mark.parametrize("agent", ["gciql", "hiql"])
+def test_what_is_learnt_does_not_depend_on_where_the_data_lie(
+    agent: str, tmp_path: Path, walks: str
+) -> None:
     changes = {"normalise_observations": True, "num_updates": 2}
-    there = train(100, tmp_path / "there", walks, changes, env="none", data_on_host=True)
-    here = train(100, tmp_path / "here", walks, changes, env="none")
+    changes |= {"option_steps": 3} if agent == "hiql" else {}
+    options: Any = {"env": "none", "agent": agent}
+    there = train(100, tmp_path / "there", walks, changes, data_on_host=True, **options)
+    here = train(100, tmp_path / "here", walks, changes, **options)
     kept = small_runs.arrays(there)
     for name, array in small_runs.arrays(here).items():
         np.testing.assert_allclose(kept[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
@@ -404,4 +414,26 @@ def test_learns_to_go_where_it_is_sent(torso: str, tmp_path: Path) -> None:
     )
     every = {"eval_every": 1_000, "eval_episodes": 50}
     out = run.train("gciql", ENV, 3_000, data=walks, config=config, out=tmp_path / "run", **every)
+    assert records.read_summary(out)["best"]["mean"] >= 0.95
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize(
+    ("agent", "changes"),
+    [
+        ("gcivl", {"actor_lr": 1e-3, "value_lr": 1e-3}),
+        ("hiql", {"learning_rate": 1e-3, "subgoal_steps": 3}),
+        ("hiql", {"learning_rate": 1e-3, "subgoal_steps": 3, "option_steps": 2}),
+    ],
+    ids=["gcivl", "hiql", "options"],
+)
+def test_values_of_states_lead_where_it_is_sent(
+    agent: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """With subgoals and without, in a third of the updates of the test before."""
+    walks = str(goal_field.walks(tmp_path / "walks.npz"))
+    size: Any = {"hidden": (128, 128), "batch_size": 256, "discount": 0.95}
+    config = size | {"actor_goal_future": 0.5} | changes
+    every: Any = {"eval_every": 1_000, "eval_episodes": 50}
+    out = run.train(agent, ENV, 1_000, data=walks, config=config, out=tmp_path / "run", **every)
     assert records.read_summary(out)["best"]["mean"] >= 0.95
