@@ -26,26 +26,29 @@ and targets follow the new critics.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
-from rljax.networks import distributions, torsos
+from rljax.networks import policies, torsos
+from rljax.networks.goals import extraction
 from rljax.networks.optimisation import expectiles
 from rljax.networks.torsos import TorsoSettings
 from rljax.requirements import Count, NonNegative, Share, Widths
 
-STD = 1.0  # of the policy; [2]
 OUTPUT_SCALE = 0.1  # of the actor's last layer; [2]
 
 
 @agent.config
-class Config(networks.WithCritics, networks.WithPessimism, torsos.WithThinking):
+class Config(
+    networks.WithCritics,
+    networks.WithPessimism,
+    torsos.WithThinking,
+    extraction.WithExtraction,
+    buffers.WithGoals,
+):
     """Hyperparameters."""
 
     # Optimisation
@@ -56,22 +59,12 @@ class Config(networks.WithCritics, networks.WithPessimism, torsos.WithThinking):
     # Data
     normalise_observations: bool = False  # states and goals, by the data
     num_updates: int = 1  # updates per iteration
-    # Goals
-    value_goal_current: Share = 0.2  # the state itself; [2]
-    value_goal_future: Share = 0.5  # later ones, rest any; [2]
-    value_goal_times: Literal["geometric", "even"] = "geometric"  # how much later; [2]
-    actor_goal_current: Share = 0.0  # the state itself; [2]
-    actor_goal_future: Share = 1.0  # later ones, rest any; [2]
-    actor_goal_times: Literal["geometric", "even"] = "even"  # how much later; [2]
     # Targets
     discount: Share = 0.99  # gamma; [2], presets
     target_rate: Share = 0.005  # rho; [2]
     expectile: Share = 0.9  # tau: 0.5 is the mean; [2]
     # Policy
-    policy_loss: Literal["ddpg_bc", "awr"] = "ddpg_bc"  # of the actor; [2]
     imitation_weight: NonNegative = 0.3  # alpha of ddpg_bc; [2], presets
-    inverse_temperature: NonNegative = 3.0  # beta of awr: 0 imitates; [2]
-    max_weight: NonNegative = 100.0  # bound of the weights of awr; [2]
     # Networks
     hidden: Widths = (512, 512, 512)  # parts of each torso; [2]
     num_critics: Count = 2  # C; the smallest counts; [2]
@@ -92,30 +85,14 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Batches of data, with goals for values and actor."""
-    goals = buffers.Goals(
-        discount=config.discount,
-        value_current=config.value_goal_current,
-        value_future=config.value_goal_future,
-        value_times=config.value_goal_times,
-        actor_current=config.actor_goal_current,
-        actor_future=config.actor_goal_future,
-        actor_times=config.actor_goal_times,
-    )
-    return buffers.Dataset.of(config, draw=goals)
+    return buffers.Dataset.of(config, draw=buffers.Goals.of(config))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for what does not fit."""
     agent.require_vectors("gciql", spec)
     agent.require_continuous("gciql", spec)
-    for name in ("value", "actor"):
-        fields = [f"{name}_goal_current", f"{name}_goal_future"]
-        share = np.max(sum(np.asarray(getattr(config, field)) for field in fields))
-        if share > 1.0 + 1e-6:
-            raise ValueError(
-                f"--config.{name}-goal-current and --config.{name}-goal-future are shares "
-                f"of all goals, and together {share:g}: they must be at most 1."
-            )
+    buffers.check_goals(config)
     torsos.check(spec, TorsoSettings.of(config), config.hidden, config.critic_widths)
 
 
@@ -127,8 +104,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     settings = TorsoSettings.of(config, layer_norm="last") if config.layer_norm else plain
     net = torsos.network(spec, plain, config.hidden, spec.action_size)
     actor = networks.create(net, key_actor, observation)
-    output = jax.tree.map(lambda x: OUTPUT_SCALE * x, actor.params["output"])
-    actor = actor.replace(params=actor.params | {"output": output})
+    actor = policies.with_output_scale(actor, OUTPUT_SCALE)
     net = torsos.ensemble(spec, settings, config.num_critics, config.critic_widths, 1)
     critic = networks.create(net, key_critic, observation, action)
     net = torsos.network(spec, settings, config.critic_widths, 1)
@@ -145,21 +121,12 @@ def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
     """Actions [..., A] for states with goals [..., O]."""
-    action = state.actor(observation)
-    if explore:
-        action += STD * jax.random.normal(key, action.shape)
-    return jnp.clip(action, -1.0, 1.0), {}
+    return policies.unit_action(state.actor(observation), key, explore), {}
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
     """The critics' mean [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
-
-
-def distance(mean: Array, action: Array) -> Array:
-    """-log pi(a|s, h) [B] of the mean [B, A]."""
-    pi = distributions.gaussian(mean, jnp.asarray(STD))
-    return jnp.negative(pi.log_prob(action))
 
 
 # [3, eq. 5]
@@ -181,14 +148,7 @@ def guided_loss(
     mean = actor(observation)  # [B, A]
     action = jnp.clip(mean, -1.0, 1.0)
     q = networks.lower_bound(state.critic(observation, action), config.pessimism)  # [B]
-    imitation = distance(mean, batch.action).mean()
-    size = jax.lax.stop_gradient(jnp.abs(q).mean()) + 1e-6
-    loss = -q.mean() / size + config.imitation_weight * imitation
-    return loss, {
-        "actor/loss": loss,
-        "actor/q": q.mean(),
-        "actor/imitation": imitation,
-    }
+    return extraction.guided(mean, q, batch.action, config.imitation_weight)
 
 
 # [1, appendix], "awr"
@@ -200,14 +160,7 @@ def weighted_loss(
     observation = batch.extras["actor_observation"]
     q = networks.lower_bound(state.critic(observation, batch.action), config.pessimism)  # [B]
     advantage = q - state.value(observation)[:, 0]
-    weight = jnp.exp(config.inverse_temperature * advantage)
-    weight = jnp.minimum(weight, config.max_weight)
-    loss = (weight * distance(actor(observation), batch.action)).mean()
-    return loss, {
-        "actor/loss": loss,
-        "actor/advantage": advantage.mean(),
-        "actor/weight": weight.mean(),
-    }
+    return extraction.weighted(actor(observation), advantage, batch.action, config)
 
 
 # [3, eq. 6]

@@ -43,6 +43,8 @@ class DatasetDraw:
     has_columns: ClassVar[bool] = False  # batches carry the agent's columns
     # needed columns of the data, without signals
     labels: ClassVar[tuple[str, ...]] = ()
+    # batches' extras that are [state; goal], as their observations are
+    pairs: ClassVar[tuple[str, ...]] = ()
 
     @property
     def observes(self) -> Observed:
@@ -205,7 +207,7 @@ class Dataset(Experience):
         """By statistics of the data set, also online."""
         if not self.normalise_observations:
             return Raw()
-        return OfData(self.counts_successors, "goals" in self.observes, self.last_step)
+        return OfData(self.counts_successors, self.draw.pairs, self.last_step)
 
     @property
     def observes(self) -> Observed:

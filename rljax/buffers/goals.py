@@ -3,19 +3,52 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import Array, EnvSpec, Transition, shown
+from rljax.agent import Array, EnvSpec, Transition, config, same_fields, shown
 from rljax.buffers.dataset import Dataset, DatasetDraw
 from rljax.buffers.experience import Observed, Supply, declaration
 from rljax.buffers.rows import TerminalRows, terminal_rows
 from rljax.buffers.windows import LAST, with_last_rows
+from rljax.requirements import Share
 
 Times = Literal["geometric", "even"]
+
+
+@config
+class WithActorGoals:
+    """Settings of an actor's goals drawn from data: a base of an agent's Config."""
+
+    discount: Share = 0.99  # gamma, of geometric times too; OGBench
+    actor_goal_current: Share = 0.0  # the state itself; OGBench
+    actor_goal_future: Share = 1.0  # later ones, rest any; OGBench
+    actor_goal_times: Times = "even"  # how much later; OGBench
+
+
+@config
+class WithGoals(WithActorGoals):
+    """Settings of goals drawn from data: a base of an agent's Config."""
+
+    value_goal_current: Share = 0.2  # the state itself; OGBench
+    value_goal_future: Share = 0.5  # later ones, rest any; OGBench
+    value_goal_times: Times = "geometric"  # how much later; OGBench
+
+
+def check_goals(settings: WithActorGoals) -> None:
+    """Raise `ValueError` where a Config's shares of goals are more than all goals."""
+    for name in ("value", "actor"):
+        fields = (f"{name}_goal_current", f"{name}_goal_future")
+        shares = same_fields(settings, fields).values()
+        share = np.max(sum(map(np.asarray, shares)))
+        if share > 1.0 + 1e-6:
+            raise ValueError(
+                f"--config.{name}-goal-current and --config.{name}-goal-future are shares "
+                f"of all goals, and together {share:g}: they must be at most 1."
+            )
 
 
 class GoalRows(NamedTuple):
@@ -38,23 +71,38 @@ class GoalDraws(NamedTuple):
     actor: GoalRows
 
 
+class SubgoalDraws(NamedTuple):
+    """Random draws of batches with goals, and of goals of options, if any."""
+
+    goals: GoalDraws
+    option: GoalRows | None
+
+
 @declaration
 class Goals(DatasetDraw):
     """Uniform rows with goals, drawn separately for values and actor.
 
-    A value's goal is the row's own state, with share `value_current`; a later state of its
-    trajectory, `value_future`; or any state of the data set. The later row is k rows on, but at
-    most the trajectory's last. `value_times` is "geometric", with the probability
+    A value's goal is the row's own state, with share `value_goal_current`; a later state of its
+    trajectory, `value_goal_future`; or any state of the data set. The later row is k rows on, but
+    at most the trajectory's last. `value_goal_times` is "geometric", with the probability
     (1 - discount) discount^(k - 1) from k = 1 on, or "even". The same holds for actors.
     """
 
     discount: float
-    value_current: float
-    value_future: float
-    value_times: Times
-    actor_current: float
-    actor_future: float
-    actor_times: Times
+    actor_goal_current: float
+    actor_goal_future: float
+    actor_goal_times: Times
+    value_goal_current: float | None = None  # None: values have the actor's goals
+    value_goal_future: float | None = None
+    value_goal_times: Times = "geometric"
+
+    pairs: ClassVar[tuple[str, ...]] = ("actor_observation",)
+
+    @classmethod
+    def of(cls, settings: WithActorGoals) -> Self:
+        """The draw by a Config's fields of the same names."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(**same_fields(settings, names))
 
     @property
     def observes(self) -> Observed:
@@ -91,40 +139,79 @@ class Goals(DatasetDraw):
     def random(self, keys: Array, number: int, experience: Dataset) -> GoalDraws:
         shape = (experience.num_updates, experience.batch_size)
 
-        def goal_rows(
-            key: Array, current: Array, future: Array, times: str, discount: Array
-        ) -> GoalRows:
-            key_kind, key_other, key_time = jax.random.split(key, 3)
-            kind, time = jax.random.uniform(key_kind, shape), jax.random.uniform(key_time, shape)
-            later = kind >= current
-            if times == "geometric":  # the least k with discount^k <= 1 - time
-                waited = jnp.ceil(jnp.log1p(-time) / jnp.log(jnp.minimum(discount, 1.0 - 1e-6)))
-                steps, share = jnp.clip(waited, 1, number).astype(jnp.int32), jnp.zeros(shape)
-            else:
-                steps, share = jnp.ones(shape, jnp.int32), time
-            other = jax.random.randint(key_other, shape, 0, number)
-            return GoalRows(
-                other,
-                jnp.where(later, steps, 0),
-                jnp.where(later, share, 0.0),
-                kind >= current + future,
-            )
-
         def draw(key: Array, settings: Any) -> GoalDraws:
             key_row, key_value, key_actor = jax.random.split(key, 3)
             row = jax.random.randint(key_row, shape, 0, number)
-            value = (settings.value_current, settings.value_future, settings.value_times)
-            actor = (settings.actor_current, settings.actor_future, settings.actor_times)
-            return GoalDraws(
-                row,
-                goal_rows(key_value, *value, settings.discount),
-                goal_rows(key_actor, *actor, settings.discount),
-            )
+            actor = goal_rows(key_actor, shape, number, settings, "actor")
+            if settings.value_goal_current is None:
+                return GoalDraws(row, actor, actor)
+            return GoalDraws(row, goal_rows(key_value, shape, number, settings, "value"), actor)
 
         return jax.vmap(draw)(keys, self)
 
-    def take(self, data: Transition, drawn: GoalDraws) -> Transition:
+    def take(self, data: Transition, drawn: Any) -> Transition:
         return with_goals(data, drawn)
+
+
+@declaration
+class Subgoals(Goals):
+    """The same with states on the way to goals, and with options of several steps, if any.
+
+    `extras["subgoal_observation"]` [..., B, 2 O] has behind each state the one `subgoal_steps` on,
+    at most the trajectory's last; `extras["target_observation"]` the same, but at most the actor's
+    goal, unless that is any state. For options of n = `option_steps` > 1, see `with_options`.
+    """
+
+    subgoal_steps: int = 25
+    option_steps: int = 1
+
+    pairs: ClassVar[tuple[str, ...]] = (
+        *Goals.pairs,
+        "subgoal_observation",
+        "target_observation",
+        "option_observation",
+        "option_next_observation",
+    )
+
+    def random(self, keys: Array, number: int, experience: Dataset) -> Any:
+        shape = (experience.num_updates, experience.batch_size)
+        key_goals, key_option = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
+        draws, option = super().random(key_goals, number, experience), None
+        if self.option_steps > 1:
+            option = jax.vmap(
+                lambda key, settings: goal_rows(key, shape, number, settings, "value")
+            )(key_option, self)
+        return SubgoalDraws(draws, option)
+
+    def take(self, data: Transition, drawn: Any) -> Transition:
+        batch = with_subgoals(data, drawn.goals, self.subgoal_steps)
+        if drawn.option is None:
+            return batch
+        return with_options(batch, data, drawn.goals.row, drawn.option, self.option_steps)
+
+
+def goal_rows(
+    key: Array, shape: tuple[int, ...], number: int, settings: Goals, of: Literal["value", "actor"]
+) -> GoalRows:
+    """Draws [...] of goals of values or the actor, from `number` rows."""
+    names = [f"{of}_goal_{part}" for part in ("current", "future", "times")]
+    current, future, times = (getattr(settings, name) for name in names)
+    key_kind, key_other, key_time = jax.random.split(key, 3)
+    kind, time = jax.random.uniform(key_kind, shape), jax.random.uniform(key_time, shape)
+    later = kind >= current
+    if times == "geometric":  # the least k with discount^k <= 1 - time
+        decay = jnp.log(jnp.minimum(settings.discount, 1.0 - 1e-6))
+        waited = jnp.ceil(jnp.log1p(-time) / decay)
+        steps, share = jnp.clip(waited, 1, number).astype(jnp.int32), jnp.zeros(shape)
+    else:
+        steps, share = jnp.ones(shape, jnp.int32), time
+    other = jax.random.randint(key_other, shape, 0, number)
+    return GoalRows(
+        other,
+        jnp.where(later, steps, 0),
+        jnp.where(later, share, 0.0),
+        kind >= current + future,
+    )
 
 
 def with_goals(data: Transition, draws: GoalDraws) -> Transition:
@@ -134,15 +221,9 @@ def with_goals(data: Transition, draws: GoalDraws) -> Transition:
     `extras["actor_observation"]` the actor's. Where a row is its own goal, the reward is 0 and
     `terminated` True, elsewhere -1 and False.
     """
-    xp: Any = np if isinstance(data.observation, np.ndarray) else jnp
-    row, last = draws.row, data.extras[LAST][draws.row]
-
-    def place(goal: GoalRows) -> Any:
-        rest = xp.floor(goal.share * (last - row).astype(np.float32)).astype(np.int32)
-        return xp.where(goal.is_other, goal.other, xp.minimum(row + goal.steps + rest, last))
-
-    value = place(draws.value)
-    state, value_goal, actor_goal = data.observation[xp.stack([row, value, place(draws.actor)])]
+    xp, row = _numbers(data), draws.row
+    value, actor = (placed(data, row, goal) for goal in (draws.value, draws.actor))
+    state, value_goal, actor_goal = data.observation[xp.stack([row, value, actor])]
     reached = value == row
     return Transition(
         observation=xp.concatenate([state, value_goal], axis=-1),
@@ -153,3 +234,80 @@ def with_goals(data: Transition, draws: GoalDraws) -> Transition:
         next_observation=xp.concatenate([data.next_observation[row], value_goal], axis=-1),
         extras={"actor_observation": xp.concatenate([state, actor_goal], axis=-1)},
     )
+
+
+def placed(data: Transition, row: Any, goal: GoalRows) -> Any:
+    """The rows [...] of goals of the rows [...] of a data set of `with_last_rows`."""
+    xp, last = _numbers(data), data.extras[LAST][row]
+    rest = xp.floor(goal.share * (last - row).astype(np.float32)).astype(np.int32)
+    return xp.where(goal.is_other, goal.other, xp.minimum(row + goal.steps + rest, last))
+
+
+def ahead(data: Transition, row: Any, goal: GoalRows, steps: int) -> Any:
+    """The rows [...] some `steps` after rows [...]: at most the trajectory's last, and at most the
+    goal's where that lies in the trajectory.
+    """
+    xp, last = _numbers(data), data.extras[LAST][row]
+    end = xp.where(goal.is_other, last, placed(data, row, goal))
+    return xp.minimum(row + steps, end)
+
+
+def with_subgoals(data: Transition, draws: GoalDraws, steps: int) -> Transition:
+    """`with_goals`, and in extras the states `steps` ahead: see `Subgoals`."""
+    xp, row, batch = _numbers(data), draws.row, with_goals(data, draws)
+    anywhere = draws.actor._replace(is_other=xp.ones_like(draws.actor.is_other))
+    rows = xp.stack([row, ahead(data, row, anywhere, steps), ahead(data, row, draws.actor, steps)])
+    state, subgoal, target = data.observation[rows]
+    extras = {
+        "subgoal_observation": xp.concatenate([state, subgoal], axis=-1),
+        "target_observation": xp.concatenate([state, target], axis=-1),
+    }
+    return batch.replace(extras={**batch.extras, **extras})
+
+
+def with_options(
+    batch: Transition, data: Transition, row: Any, goal: GoalRows, steps: int
+) -> Transition:
+    """`batch` of the rows [...], and in extras options, transitions of up to `steps` steps.
+
+    An option ends in the state some `steps` on, at most in the trajectory's last or in the goal. A
+    goal that would be the row's own state is where the option ends. The option is terminal with the
+    reward 0 where it ends in its goal, and has the reward -1 elsewhere. `extras` have
+    "option_observation" and "option_next_observation" [..., 2 O], "option_reward" and
+    "option_terminated" [...].
+    """
+    xp = _numbers(data)
+    is_own = (goal.steps == 0) & ~goal.is_other
+    end = ahead(data, row, goal._replace(is_other=goal.is_other | is_own), steps)
+    goal_row = xp.where(is_own, end, placed(data, row, goal))
+    state, successor, option_goal = data.observation[xp.stack([row, end, goal_row])]
+    reached = end == goal_row
+    extras = {
+        "option_observation": xp.concatenate([state, option_goal], axis=-1),
+        "option_next_observation": xp.concatenate([successor, option_goal], axis=-1),
+        "option_reward": reached.astype(np.float32) - 1.0,
+        "option_terminated": reached,
+    }
+    return batch.replace(extras={**batch.extras, **extras})
+
+
+def options(batch: Transition) -> Transition:
+    """The options of `with_options` as transitions [B]; their actions are the first ones."""
+    names = ("observation", "next_observation", "reward", "terminated")
+    return batch.replace(**{name: batch.extras[f"option_{name}"] for name in names})
+
+
+def halves(observation: Any) -> tuple[Any, Any]:
+    """The states and the goals [..., O] of observations [..., 2 O]."""
+    size = observation.shape[-1] // 2
+    return observation[..., :size], observation[..., size:]
+
+
+def toward(observation: Any, other: Any) -> Any:
+    """The states of observations [..., 2 O] with the goals of `other` [..., 2 O] behind them."""
+    return jnp.concatenate([halves(observation)[0], halves(other)[1]], axis=-1)
+
+
+def _numbers(data: Transition) -> Any:
+    """NumPy or JAX, where the data lie."""
+    return np if isinstance(data.observation, np.ndarray) else jnp

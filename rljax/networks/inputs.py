@@ -80,7 +80,8 @@ class OfData(_OfObservations):
     """Mean and std of a data set, as in TD3+BC (arXiv:2106.06860): not clipped."""
 
     successors: bool = False  # next observations are counted too
-    goals: bool = False  # observations are [state; goal]; the data hold states
+    # extras that are [state; goal], as observations are then; the data hold states
+    pairs: tuple[str, ...] = ()
     last_step: bool = False  # observations end with the last action and reward, which stay
 
     def create(self, spec: EnvSpec) -> Any:
@@ -97,23 +98,25 @@ class OfData(_OfObservations):
 
     def prepare(self, statistics: Any, data: Transition) -> Any:
         """Goals have the statistics of states."""
-        observation = data.observation
+        states = [data.observation, data.next_observation]
         if self.last_step:
-            observation = observation[:, : statistics.mean.shape[-1]]
-        statistics = normalise.of_data(observation)
+            states = [x[:, : statistics.mean.shape[-1]] for x in states]
+        statistics = normalise.of_data(states[0])
         if self.successors:
-            statistics = normalise.update(statistics, data.next_observation)
-        if self.goals:
+            statistics = normalise.update(statistics, states[1])
+        if self.pairs:
             statistics = jax.tree.map(lambda x: jnp.tile(x, 2) if x.ndim else x, statistics)
         return statistics
 
     def batch(self, statistics: Any, batch: Transition) -> tuple[Transition, Any]:
-        """With goals, the actor has its own observations."""
+        """With goals, extras have more observations."""
         batch, statistics = super().batch(statistics, batch)
-        if self.goals:
-            actor_observation = self(statistics, batch.extras["actor_observation"])
-            batch = batch.replace(extras={**batch.extras, "actor_observation": actor_observation})
-        return batch, statistics
+        pairs = {
+            name: self(statistics, batch.extras[name])
+            for name in self.pairs
+            if name in batch.extras
+        }
+        return batch.replace(extras={**batch.extras, **pairs}), statistics
 
 
 @dataclasses.dataclass(frozen=True)

@@ -208,6 +208,25 @@ class MeanAndSharedStd(Module):
         return jnp.concatenate([mean, jnp.broadcast_to(log_std, mean.shape)], axis=-1)
 
 
+def with_output_scale(network: Network, scale: float) -> Network:
+    """A network of means whose output layer has its kernel and bias times `scale`."""
+    output = jax.tree.map(lambda x: scale * x, network.params["output"])
+    return network.replace(params=network.params | {"output": output})
+
+
+def unit_action(mean: Array, key: Array, explore: bool) -> Array:
+    """Actions [..., A] of N(mean, 1), or the mean, within [-1, 1]."""
+    if explore:
+        mean += jax.random.normal(key, mean.shape)
+    return jnp.clip(mean, -1.0, 1.0)
+
+
+def unit_distance(mean: Array, action: Array) -> Array:
+    """-log N(a; mean, 1) [B] of actions [B, A]."""
+    pi = distributions.gaussian(mean, jnp.ones(()))
+    return jnp.negative(pi.log_prob(action))
+
+
 @config
 class WithEdits:
     """Settings of policies that change another policy's actions: a base of an agent's Config."""

@@ -33,6 +33,7 @@ from scripts.checks.authors import (
     data,
     discrete,
     generative,
+    goals,
     hybrid,
     off_policy,
     online,
@@ -47,6 +48,7 @@ ROOT = Path(__file__).parents[2]
 PARTS = (
     data,
     generative,
+    goals,
     hybrid,
     online,
     off_policy,

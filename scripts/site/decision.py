@@ -39,7 +39,7 @@ TREE = {
     ],
     "a data set": [
         ("to judge a policy, not to make one", ["fqe"]),
-        ("goals instead of one task", ["gciql"]),
+        ("goals instead of one task", ["gciql", "hiql", "crl", "qrl", "gcivl", "gcbc"]),
         ("one good policy made the data", ["bc"]),
         ("a few demonstrations, no rewards", ["bc", "recoil"]),
         ("parts of the data are wrong", ["riql"]),

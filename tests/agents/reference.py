@@ -160,7 +160,7 @@ def exact(part: Any) -> Any:
     if isinstance(part, dict):
         return [exact(each) for each in part.values()]
     if not isinstance(part, networks.Network):
-        return np.asarray(part, np.float64)
+        return parts(part) if dataclasses.is_dataclass(part) else np.asarray(part, np.float64)
     params = part.params
     if "head" in params:
         (core,) = (layer for name, layer in params.items() if name not in ("body", "head"))
@@ -175,6 +175,13 @@ def exact(part: Any) -> Any:
 
 
 mlp = critics = exact  # of one network, of an ensemble
+
+
+def parts(several: Any) -> list[Any]:
+    """Networks and arrays side by side, each as `exact`; without those that are None."""
+    names = [field.name for field in fields(several) if field.metadata.get("pytree_node", True)]
+    values = (getattr(several, name) for name in names)
+    return [exact(value) for value in values if value is not None]
 
 
 def gru(cell: list[np.ndarray], x: np.ndarray, h: np.ndarray) -> np.ndarray:
@@ -258,8 +265,8 @@ def differences(loss: Any, parameters: Any, width: float = 1e-6) -> Any:
 
         return [of_part(i) for i in range(len(parameters))]
     gradient = np.zeros_like(parameters)
-    for index in np.ndindex(parameters.shape):
-        up, down = parameters.copy(), parameters.copy()
+    for index in np.ndindex(np.shape(parameters)):
+        up, down = np.array(parameters), np.array(parameters)
         up[index] += width
         down[index] -= width
         gradient[index] = (loss(up) - loss(down)) / (2.0 * width)

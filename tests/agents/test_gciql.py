@@ -6,28 +6,16 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.agent import EnvSpec, Transition
+from rljax.agent import Transition
 from rljax.agents import gciql
-from rljax.learning import configuration
-from rljax.learning.drivers.offline import OfflineDriver
-from rljax.learning.learner import Learner
-from tests.agents import reference, trees, value_learning
+from tests.agents import chain, reference, trees, value_learning
+from tests.agents.chain import SPEC, transitions
 from tests.agents.value_learning import KEY, SIZES
 
-SPEC = EnvSpec("test/Example-v0", (6,), 2)
 CONFIG = gciql.Config(**SIZES, value_lr=3e-2, activation="relu", layer_norm=False)
-
-
-def transitions(seed: int = 0) -> Transition:
-    """Three numbers of a state, and three of a goal."""
-    batch = reference.transitions(seed, observations=6)
-    goal = np.random.default_rng(seed + 100).normal(size=(5, 3)).astype(np.float32)
-    seen = jnp.concatenate([batch.observation[:, :3], goal], axis=1)
-    return batch.replace(extras={"actor_observation": seen})
 
 
 def example() -> Any:
@@ -177,40 +165,6 @@ def test_refuses_thinking_where_there_is_nothing_to_do_twice() -> None:
         gciql.check(SPEC, dataclasses.replace(CONFIG, compute=3))
 
 
-# A chain of states, with trajectories of one step to the left or to the right.
-LENGTH, SHARE, DISCOUNT, EXPECTILE = 6, 0.5, 0.9, 0.9
-
-
-def chain() -> Transition:
-    """States are one-hot, and the ends are walls."""
-    place, action = np.repeat(np.arange(LENGTH), 2), np.tile([-1.0, 1.0], LENGTH)
-    after = np.clip(place + action, 0, LENGTH - 1).astype(int)
-    one_hot, never = np.eye(LENGTH, dtype=np.float32), np.zeros(2 * LENGTH, bool)
-    actions, nothing = action[:, None].astype(np.float32), np.zeros(2 * LENGTH, np.float32)
-    columns: Any = (one_hot[place], actions, nothing, never, ~never, one_hot[after])
-    return Transition(*columns)
-
-
-def table() -> np.ndarray:
-    """V(s, g), [LENGTH, LENGTH], to which the updates lead.
-
-    A row's goal is itself with probability p = SHARE + (1 - SHARE) / rows, and one more row has the
-    same state: where s = g, the part p / (p + (1 - SHARE) / rows) is terminal with reward 0, all
-    else -1 + gamma V(s', g). V is the expectile of both steps' values, a > b: (tau a + (1 - tau)
-    b) / 1, since tau (a - v) = (1 - tau) (v - b).
-    """
-    rows = 2 * LENGTH
-    itself, twin = SHARE + (1.0 - SHARE) / rows, (1.0 - SHARE) / rows
-    ends = itself / (itself + twin)
-    v, place = np.zeros((LENGTH, LENGTH)), np.arange(LENGTH)
-    for _ in range(500):
-        successors = np.clip([place - 1, place + 1], 0, LENGTH - 1)
-        q = -1.0 + DISCOUNT * v[successors]
-        q[:, place, place] *= 1.0 - ends
-        v = EXPECTILE * q.max(axis=0) + (1.0 - EXPECTILE) * q.min(axis=0)
-    return v
-
-
 @pytest.mark.learn
 @pytest.mark.parametrize(
     ("torso", "policy_loss"), [("mlp", "ddpg_bc"), ("mlp", "awr"), ("iru", "ddpg_bc")]
@@ -218,32 +172,15 @@ def table() -> np.ndarray:
 def test_on_a_chain_values_are_the_tables_and_actions_lead_to_the_goal(
     torso: str, policy_loss: str
 ) -> None:
-    changes: Any = {
+    changes: Any = chain.SETTINGS | {
         "torso": torso,
         "compute": 1 if torso == "mlp" else 3,
         "hidden": (64, 64) if torso == "mlp" else (64,),
-        "batch_size": 128,
-        "discount": DISCOUNT,
-        "expectile": EXPECTILE,
-        "value_goal_current": SHARE,
-        "value_goal_future": 0.0,
-        "actor_goal_future": 0.0,
         "policy_loss": policy_loss,
         "imitation_weight": 0.5,
-        "target_rate": 0.05,
         "num_critics": 1,
-    } | {f"{name}_lr": 1e-3 for name in ("actor", "critic", "value")}
-    config = configuration.stack(configuration.replace(gciql.Config(), changes, "test"), 1)
-    learner = Learner(gciql, EnvSpec("chain", (2 * LENGTH,), 1), 1)  # pyright: ignore[reportArgumentType]
-    driver = OfflineDriver(learner, gciql.experience(config).prepare(chain()), config)
-    driver.start([0])
-    driver.advance(3_000)
-    state: Any = jax.tree.map(lambda x: x[0], driver.agent_state.state)
-    one_hot = np.eye(LENGTH, dtype=np.float32)
-    place, goal = (x.ravel() for x in np.mgrid[:LENGTH, :LENGTH])
-    observation = jnp.concatenate([one_hot[place], one_hot[goal]], axis=1)
-    value = np.asarray(state.value(observation))[:, 0].reshape(LENGTH, LENGTH)
-    np.testing.assert_allclose(value, table(), atol=0.25)
-    action = np.asarray(gciql.act(state, observation, KEY, gciql.Config(), explore=False)[0])[:, 0]
-    apart = place != goal
-    np.testing.assert_array_equal(np.sign(action[apart]), np.sign(goal - place)[apart])
+        "critic_lr": 1e-3,
+    }
+    state = chain.learnt(gciql, changes, 3_000)
+    chain.assert_values(state.value(chain.PAIRS)[:, 0])
+    chain.assert_leads_to_goals(gciql, state)

@@ -72,12 +72,12 @@ def test_rows_keep_the_extras_of_the_file() -> None:
 def test_columns_that_a_draw_would_lose_are_refused() -> None:
     goals = buffers.Goals(
         discount=0.9,
-        value_current=0.2,
-        value_future=0.5,
-        value_times="even",
-        actor_current=0.0,
-        actor_future=1.0,
-        actor_times="even",
+        value_goal_current=0.2,
+        value_goal_future=0.5,
+        value_goal_times="even",
+        actor_goal_current=0.0,
+        actor_goal_future=1.0,
+        actor_goal_times="even",
     )
     buffers.Dataset(batch_size=8, draw=goals).check()
     buffers.Dataset(batch_size=8, columns=(buffers.NextAction(),)).check()

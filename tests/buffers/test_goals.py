@@ -11,9 +11,9 @@ import jax
 import numpy as np
 import pytest
 
-from rljax import datasets, envs
+from rljax import buffers, datasets, envs
 from rljax.agent import Transition
-from rljax.agents import gciql, iql
+from rljax.agents import gcbc, gciql, hiql, iql
 from rljax.buffers import goals
 from rljax.learning import configuration, plan
 from rljax.learning.settings import Settings
@@ -166,6 +166,67 @@ def test_goals_from_anywhere_are_any_row() -> None:
         assert abs((value[learner] == row[learner]).mean() - 1 / number) < 5e-3
 
 
+def subgoals(steps: int, option_steps: int) -> tuple[Any, Any]:
+    """A learner's batch [U x B, ...], and rows of states, goals and states ahead by their names."""
+    shares: Any = {"value_goal_current": 0.3, "value_goal_future": 0.4, "actor_goal_future": 0.5}
+    config = hiql.Config(batch_size=500, num_updates=4, discount=DISCOUNT, **shares)
+    config = dataclasses.replace(config, subgoal_steps=steps, option_steps=option_steps)
+    declared = hiql.experience(configuration.stack(config, 1))
+    prepared = jax.tree.map(jax.numpy.asarray, declared.prepare(data()))
+    keys = jax.random.split(jax.random.key(1), 1)
+    batch = jax.tree.map(np.asarray, declared.sample(None, prepared, keys))
+    batch = jax.tree.map(lambda x: x.reshape(-1, *x.shape[3:]), batch)
+    pairs = {name: x for name, x in batch.extras.items() if name.endswith("observation")}
+    for pair in pairs.values():
+        np.testing.assert_array_equal(pair[:, 1], -np.floor(pair[:, 0]))
+    rows = {name.removesuffix("_observation"): x[:, 2].astype(int) for name, x in pairs.items()}
+    rows["row"] = batch.observation[:, 0].astype(int)
+    return batch, rows
+
+
+def test_subgoals_are_some_steps_ahead_and_not_beyond_the_goal() -> None:
+    """As in the authors' HGCDataset."""
+    batch, rows = subgoals(5, 1)
+    row, goal, last = rows["row"], rows["actor"], last_rows()[rows["row"]]
+    np.testing.assert_array_equal(rows["subgoal"], np.minimum(row + 5, last))
+    ahead = np.minimum(row + 5, goal)
+    anywhere = rows["target"] == np.minimum(row + 5, last)
+    assert (anywhere | (rows["target"] == ahead)).all()
+    later = (goal >= row) & (goal < row + 5) & (goal <= last)
+    assert (rows["target"][later] == goal[later]).mean() > 0.5, "a goal on the way is the target"
+    assert anywhere[(goal < row) | (goal > last)].all(), "a goal elsewhere is none"
+    assert not any(name.startswith("option") for name in batch.extras)
+
+
+def test_options_end_after_some_steps_or_in_their_goals() -> None:
+    batch, rows = subgoals(5, 3)
+    row, goal, last = rows["row"], rows["option"], last_rows()[rows["row"]]
+    end = batch.extras["option_next_observation"][:, 0].astype(int)
+    np.testing.assert_array_equal(batch.extras["option_next_observation"][:, 2], goal)
+    assert (end <= np.minimum(row + 3, last)).all()
+    early = end < np.minimum(row + 3, last)
+    np.testing.assert_array_equal(end[early], goal[early])
+    reached = end == goal
+    np.testing.assert_array_equal(batch.extras["option_terminated"], reached)
+    np.testing.assert_array_equal(batch.extras["option_reward"], reached - 1.0)
+    # Ends of options themselves, and later states that are at most as far.
+    assert 0.3 < reached.mean() < 0.7
+    later = (goal > row + 3) & (goal <= last)
+    np.testing.assert_array_equal(end[later], row[later] + 3)
+    options = buffers.options(batch)
+    np.testing.assert_array_equal(options.observation, batch.extras["option_observation"])
+    np.testing.assert_array_equal(options.terminated, reached)
+
+
+def test_without_shares_of_their_own_values_have_the_actors_goals() -> None:
+    declared = gcbc.experience(gcbc.Config(batch_size=50))
+    declared = jax.tree.map(lambda x: jax.numpy.asarray(x)[None], declared)
+    prepared = jax.tree.map(jax.numpy.asarray, declared.prepare(data()))
+    batch = declared.sample(None, prepared, jax.random.split(jax.random.key(0), 1))
+    np.testing.assert_array_equal(batch.observation, batch.extras["actor_observation"])
+    assert (batch.observation[..., 2] > batch.observation[..., 0]).any()
+
+
 @pytest.mark.parametrize("discount", [0.0, 1.0])
 def test_a_discount_at_its_end_is_no_accident(discount: float) -> None:
     _, (row, value, _) = drawn(settings(**ALWAYS, discount=discount))
@@ -173,13 +234,15 @@ def test_a_discount_at_its_end_is_no_accident(discount: float) -> None:
     assert (value == expected).mean() > 0.999
 
 
-def test_rows_are_the_same_wherever_the_data_lie() -> None:
-    declared, prepared = gciql.experience(settings()), goals.with_last_rows(data())
+@pytest.mark.parametrize("agent", [gciql, hiql], ids=["goals", "options"])
+def test_rows_are_the_same_wherever_the_data_lie(agent: Any) -> None:
+    config = settings() if agent is gciql else configuration.stack(hiql.Config(option_steps=3), 2)
+    declared, prepared = agent.experience(config), goals.with_last_rows(data())
     keys = jax.random.split(jax.random.key(3))
     draws = jax.jit(lambda keys, declared: declared.draw.random(keys, sum(LENGTHS), declared))(
         keys, declared
     )
-    host = goals.with_goals(prepared, jax.tree.map(np.asarray, draws))
+    host = declared.draw.take(prepared, jax.tree.map(np.asarray, draws))
     device = jax.jit(declared.draw.take)(jax.tree.map(jax.numpy.asarray, prepared), draws)
     assert isinstance(host.observation, np.ndarray)
     for one, other in zip(jax.tree.leaves(host), jax.tree.leaves(device), strict=True):
@@ -242,11 +305,16 @@ def walks(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def train(
-    steps: int, out: Path, data: str, config: dict[str, Any] | None = None, **settings: Any
+    steps: int,
+    out: Path,
+    data: str,
+    config: dict[str, Any] | None = None,
+    agent: str = "gciql",
+    **settings: Any,
 ) -> Path:
     settings = EVERY | {"env": ENV} | settings  # a file's word does not import the module
     return run.train(
-        "gciql", steps=steps, data=data, config=SMALL | (config or {}), out=out, **settings
+        agent, steps=steps, data=data, config=SMALL | (config or {}), out=out, **settings
     )
 
 
@@ -267,10 +335,15 @@ def test_a_run_is_judged_on_all_tasks_and_resumed_exactly(tmp_path: Path, walks:
 
 
 @pytest.mark.learn
-def test_what_is_learnt_does_not_depend_on_where_the_data_lie(tmp_path: Path, walks: str) -> None:
+@pytest.mark.parametrize("agent", ["gciql", "hiql"])
+def test_what_is_learnt_does_not_depend_on_where_the_data_lie(
+    agent: str, tmp_path: Path, walks: str
+) -> None:
     changes = {"normalise_observations": True, "num_updates": 2}
-    there = train(100, tmp_path / "there", walks, changes, env="none", data_on_host=True)
-    here = train(100, tmp_path / "here", walks, changes, env="none")
+    changes |= {"option_steps": 3} if agent == "hiql" else {}
+    options: Any = {"env": "none", "agent": agent}
+    there = train(100, tmp_path / "there", walks, changes, data_on_host=True, **options)
+    here = train(100, tmp_path / "here", walks, changes, **options)
     kept = small_runs.arrays(there)
     for name, array in small_runs.arrays(here).items():
         np.testing.assert_allclose(kept[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
@@ -341,4 +414,26 @@ def test_learns_to_go_where_it_is_sent(torso: str, tmp_path: Path) -> None:
     )
     every = {"eval_every": 1_000, "eval_episodes": 50}
     out = run.train("gciql", ENV, 3_000, data=walks, config=config, out=tmp_path / "run", **every)
+    assert records.read_summary(out)["best"]["mean"] >= 0.95
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize(
+    ("agent", "changes"),
+    [
+        ("gcivl", {"actor_lr": 1e-3, "value_lr": 1e-3}),
+        ("hiql", {"learning_rate": 1e-3, "subgoal_steps": 3}),
+        ("hiql", {"learning_rate": 1e-3, "subgoal_steps": 3, "option_steps": 2}),
+    ],
+    ids=["gcivl", "hiql", "options"],
+)
+def test_values_of_states_lead_where_it_is_sent(
+    agent: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """With subgoals and without, in a third of the updates of the test before."""
+    walks = str(goal_field.walks(tmp_path / "walks.npz"))
+    size: Any = {"hidden": (128, 128), "batch_size": 256, "discount": 0.95}
+    config = size | {"actor_goal_future": 0.5} | changes
+    every: Any = {"eval_every": 1_000, "eval_episodes": 50}
+    out = run.train(agent, ENV, 1_000, data=walks, config=config, out=tmp_path / "run", **every)
     assert records.read_summary(out)["best"]["mean"] >= 0.95

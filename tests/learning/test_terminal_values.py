@@ -22,9 +22,7 @@ from rljax.networks.inputs import Raw
 from tests.helpers.counting import ROWS, Config, Fake, dataset, recorded
 
 PLAIN = buffers.Dataset(batch_size=4)
-TIMES: Any = {"value_times": "even", "actor_times": "even"}
-SHARES = {"value_current": 0.2, "value_future": 0.5, "actor_current": 0.0, "actor_future": 1.0}
-GOALS = buffers.Dataset(batch_size=4, draw=buffers.Goals(discount=0.9, **SHARES, **TIMES))
+GOALS = buffers.Dataset(batch_size=4, draw=buffers.Goals.of(buffers.WithGoals(discount=0.9)))
 
 
 def ended(*rows: int) -> Any:

@@ -98,7 +98,7 @@ def test_data_are_standardised_without_clipping(successors: bool) -> None:
 
 
 def test_goals_have_the_statistics_of_states() -> None:
-    of_data = inputs.OfData(goals=True)
+    of_data = inputs.OfData(pairs=("actor_observation",))
     spec = EnvSpec("test/Goals-v0", (6,), 2)
     statistics = of_data.prepare(of_data.create(spec), transition(ROWS, ROWS))
     pairs = np.concatenate([FAR, FAR + 1.0], axis=-1)

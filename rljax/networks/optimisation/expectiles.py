@@ -2,7 +2,13 @@
 
   L(V) = mean [ |tau - 1(u < 0)| u^2 ],  u = Q(s, a) - V(s)
 
+Several values V_c learn without critics, each from a target y_c of its own [2]:
+
+  L(V) = sum_c mean [ |tau - 1(u < 0)| (y_c - V_c(s))^2 ]
+  u    = min_c y_c - mean_c V'_c(s)
+
 [1] Kostrikov et al., arXiv:2110.06169
+[2] Park et al., HIQL, arXiv:2307.11949; the authors' code
 """
 
 from __future__ import annotations
@@ -13,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.agent import Array, Loss, Number, Transition
+from rljax.networks.ensembles import smallest
 
 
 def weight(q: Array, v: Array, expectile: Number) -> Array:
@@ -25,6 +32,13 @@ def loss(value: Any, q: Array, observation: Any, expectile: Number) -> Loss:
     v = value(observation)[:, 0]  # [B]
     loss = (weight(q, v, expectile) * jnp.square(q - v)).mean()
     return loss, {"value/loss": loss, "value/v": v.mean()}
+
+
+def ensemble_loss(v: Array, target_v: Array, y: Array, expectile: Number) -> Loss:
+    """L(V) of several values for V_c(s), V'_c(s) and y_c [C, B]."""
+    share = weight(smallest(y), target_v.mean(axis=0), expectile)  # [B]
+    loss = (share * jnp.square(y - v)).mean(axis=-1).sum()
+    return loss, {"value/loss": loss, "value/v": v.mean(), "value/target": y.mean()}
 
 
 def state_values(value: Any, batch: Transition) -> tuple[Array, Array]:

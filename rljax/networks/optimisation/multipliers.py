@@ -10,11 +10,14 @@ multiplier, w_P and w_D the shares of the past in running means:
              nu  <- max(0, K_P P + I + K_D max(0, J_w - J_w of `delay` moves ago)) [1]
 
 With w_P = w_D = 0 and a delay of 1, "pid" is that of [2]. `dual` is for one step within a trust
-region [3].
+region [3]. `positive_loss` is for costs of each batch [4]:
+
+             L(z) = exp(z) (d - J), nu = exp(z), by any optimiser
 
 [1] OmniSafe: PKU-Alignment/omnisafe, common/lagrange.py and common/pid_lagrange.py
 [2] Stooke et al., arXiv:2007.03964
 [3] Achiam et al., arXiv:1705.10528
+[4] Wang et al., arXiv:2304.01203, and its code
 """
 
 from __future__ import annotations
@@ -210,6 +213,13 @@ def centred(costs: Costs, advantage: Array, normalised: bool) -> Array:
     """Advantages of costs [T, E] in units of the cost, less their mean."""
     advantage = advantage * scale(costs, normalised)
     return advantage - advantage.mean()
+
+
+def positive_loss(log_multiplier: Array, cost: Array, limit: Number) -> Loss:
+    """L(z) of a cost [] and its limit [], which raises nu where the cost is above."""
+    multiplier = jnp.exp(log_multiplier)
+    loss = multiplier * (limit - jax.lax.stop_gradient(cost))
+    return loss, {"multiplier/loss": loss, "multiplier/value": multiplier}
 
 
 class Dual(NamedTuple):

@@ -1,4 +1,4 @@
-"""Agents of the authors of FQL, QC, QAM and OGBench, and Diffusion-QL, beside their files."""
+"""Agents of the authors of FQL, QC and QAM, and Diffusion-QL, beside their files."""
 
 from __future__ import annotations
 
@@ -326,41 +326,6 @@ def idql_tasks(checkout: Path) -> Tasks:
     return tasks
 
 
-GOALS: dict[Any, Any] = {True: "geometric", False: "even"}
-GCIQL: dict[str, Rule] = {
-    "batch_size": "batch_size",
-    "actor_lr": "lr",
-    "critic_lr": "lr",
-    "value_lr": "lr",
-    "hidden": "value_hidden_dims",
-    "layer_norm": "layer_norm",
-    "discount": "discount",
-    "target_rate": "tau",
-    "expectile": "expectile",
-    "policy_loss": in_words("actor_loss", {"ddpgbc": "ddpg_bc"}),
-    "imitation_weight": "alpha",
-    "value_goal_current": "value_p_curgoal",
-    "value_goal_future": "value_p_trajgoal",
-    "value_goal_times": in_words("value_geom_sample", GOALS),
-    "actor_goal_current": "actor_p_curgoal",
-    "actor_goal_future": "actor_p_trajgoal",
-    "actor_goal_times": in_words("actor_geom_sample", GOALS),
-}
-
-
-def gciql_tasks(checkout: Path) -> Tasks:
-    """All commands for states and continuous actions; GCIQL takes no pictures here."""
-    defaults = readers.flat(readers.config(checkout / "impls" / "agents" / "gciql.py"))
-    tasks: Tasks = {}
-    for options in readers.commands(checkout / "impls" / "hyperparameters.sh", "main.py"):
-        name = options["env_name"]
-        if options["agent"] != "agents/gciql.py" or name.startswith(("visual-", "powderworld-")):
-            continue
-        theirs = {key.removeprefix("agent."): value for key, value in options.items()}
-        tasks[f"ogbench/{name}"] = {**defaults, **theirs}
-    return tasks
-
-
 SOURCES = (
     Source(
         "iql",
@@ -501,5 +466,4 @@ SOURCES = (
         idql_tasks,
         IDQL,
     ),
-    Source("gciql", "ogbench", "impls/hyperparameters.sh", gciql_tasks, GCIQL),
 )

@@ -26,6 +26,7 @@ INTEGERS = (-1, 0)
 # Settings under which a part of an agent computes that rests by default.
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "bc": [{"loss": "squared"}],
+    "crl": [{"policy_loss": "awr", "objective": "info_nce"}],
     "cql": [{"lagrange": True, "gap_min": -1.0, "gap_max": 5.0, "target_entropy": -1.0}],
     "dqn": [
         {"exploration": "softmax", "target_entropy": 0.5},
@@ -34,6 +35,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "dsact": [{"critic_loss": "v1", "num_critics": 1}],
     "edac": [{"diversity_weight": None}],
     "gciql": [{"policy_loss": "awr"}],
+    "qrl": [{"policy_loss": "awr"}, {"quasimetric": "mrn"}],
     "ppo": [{"policy": "tanh_gaussian", "clip_values": True}],
     "sac": [
         {"temperature_loss": "alpha", "target_entropy": -1.0},

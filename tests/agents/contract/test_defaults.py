@@ -53,6 +53,7 @@ FROM_DATA = {  # updates
 OTHERS = {
     "bro",
     "calql",
+    "crl",
     "crossq",
     "dsrl",
     "expo",
@@ -61,14 +62,18 @@ OTHERS = {
     "fasttd3",
     "flashsac",
     "fqe",
+    "gcbc",
     "gciql",
+    "gcivl",
     "h2o",
+    "hiql",
     "hnpg",
     "idql",
     "moorl",
     "mpo",
     "qam",
     "qc",
+    "qrl",
     "qsm",
     "recoil",
     "resfit",
@@ -222,11 +227,19 @@ def test_defaults_improve_another_runs_policy(
 
 
 @pytest.mark.learn
-def test_defaults_learn_to_reach_goals_from_walks(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("agent", "updates"),
+    [
+        *((agent, 2_000) for agent in ("crl", "gcbc", "gciql", "qrl")),
+        *((agent, 1_000) for agent in ("gcivl", "hiql")),
+    ],
+)
+def test_defaults_learn_to_reach_goals_from_walks(agent: str, updates: int, tmp_path: Path) -> None:
     """Networks and batches are smaller than the defaults, which take ten times as long."""
-    smaller = {"hidden": (128, 128), "batch_size": 256}
+    smaller: dict[str, Any] = {"hidden": (128, 128), "batch_size": 256}
+    smaller |= {"latent_size": 64} if agent in ("crl", "qrl") else {}
     data = str(reach.walks(tmp_path / "reach.npz"))
-    out = train("gciql", 2_000, tmp_path, env="none", data=data, config=smaller)
+    out = train(agent, updates, tmp_path, env="none", data=data, config=smaller)
     act, generator = rljax.load(out), np.random.default_rng(1)
     position, goal = generator.uniform(-1, 1, (2, 200, 2)).astype(np.float32)
     before = np.linalg.norm(position - goal, axis=1).mean()

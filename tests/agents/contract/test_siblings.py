@@ -54,7 +54,10 @@ PAIRS: dict[tuple[str, str], Pair] = {
         lines=106, own=USUAL - {"init"} | {"experience", "value_loss", "critic_loss"}
     ),
     ("iql", "famo2o"): Pair(lines=196, own=EVERY | {"experience"}),
-    ("iql", "gciql"): Pair(lines=211, own=EVERY - {"actor_loss"} | {"experience", "value_loss"}),
+    ("iql", "gciql"): Pair(lines=177, own=EVERY - {"actor_loss"} | {"experience", "value_loss"}),
+    ("gciql", "gcivl"): Pair(lines=129, own=USUAL | {"State", "value_loss"}),
+    ("gcivl", "hiql"): Pair(lines=140, own=USUAL | {"State", "act", "experience", "value_loss"}),
+    ("bc", "gcbc"): Pair(lines=65, own=USUAL | {"act", "actor_loss", "experience"}),
     ("sac", "cql"): Pair(247, EVERY | {"experience", "value"}, NORMALISATION),
     ("cql", "calql"): Pair(lines=77, own=USUAL - {"update"} | {"experience", "critic_loss"}),
     ("sac", "edac"): Pair(199, EVERY | {"experience", "value"}, NORMALISATION),

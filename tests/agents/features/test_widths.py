@@ -32,5 +32,8 @@ def test_critics_and_values_alone_have_their_widths(name: str) -> None:
     for part in parts:
         leaves = jax.tree.leaves_with_path(part)
         wide = {str(place[0]) for place, leaf in leaves if WIDTH in leaf.shape}
-        networks = {f".{field.name}" for field in dataclasses.fields(part)}
-        assert wide == {x for x in networks if "critic" in x or "value" in x}
+        names = [field.name for field in dataclasses.fields(part)]
+        networks = {f".{name}" for name in names if getattr(part, name) is not None}
+        # A representation of goals, which values alone teach; QRL's distance with its dynamics.
+        kinds = ("critic", "value", "representation", *(["model"] if name == "qrl" else []))
+        assert wide == {x for x in networks if any(kind in x for kind in kinds)}

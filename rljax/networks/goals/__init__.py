@@ -1,0 +1,1 @@
+"""Networks and losses of agents that are given goals."""
