@@ -76,7 +76,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         | {"ActorCritic", "experience", "policy", "schedule", "with_advantages"},
     ),
     ("ppo", "reinflow"): Pair(
-        lines=255, own=EVERY - {"critic_loss"} | {"experience", "schedule", "with_advantages"}
+        lines=258, own=EVERY - {"critic_loss"} | {"experience", "schedule", "with_advantages"}
     ),
     ("ppo_lagrangian", "cpo"): Pair(
         lines=225, own=USUAL | {"State", "experience", "optimiser", "act"}
