@@ -1,4 +1,4 @@
-"""Decision Transformer [data]: the data's actions, given the return that follows.
+"""Decision Transformer [offline]: the data's actions, given the return that follows.
 
 s_t state, a_t action, R_t sum of the rewards from t on, c return_scale, mu a
 causal transformer over the last context_length = K steps
@@ -29,8 +29,8 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
-from rljax.networks import returns_to_go
 from rljax.networks.layers import Dropout, Module
+from rljax.networks.recurrent import returns_to_go
 from rljax.networks.recurrent.transformer import Linear, Transformer
 from rljax.requirements import Count, NonNegative, Positive, Real, Share
 

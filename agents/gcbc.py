@@ -20,7 +20,7 @@ from flax import struct
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import policies
-from rljax.networks.blocks import goals
+from rljax.networks.goals import pairs
 from rljax.requirements import NonNegative, Widths
 
 
@@ -60,7 +60,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters."""
-    actor = goals.create_actor(spec, key, config)
+    actor = pairs.create_actor(spec, key, config)
     return State(networks.trained(actor, config.actor_lr, config))
 
 

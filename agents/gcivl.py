@@ -29,13 +29,13 @@ from flax import struct
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import policies
-from rljax.networks.blocks import goals
+from rljax.networks.goals import pairs
 from rljax.networks.optimisation import expectiles
 from rljax.requirements import Count, NonNegative, Share
 
 
 @agent.config
-class Config(networks.WithCritics, goals.WithGoalNetworks, buffers.WithGoals):
+class Config(networks.WithCritics, pairs.WithGoalNetworks, buffers.WithGoals):
     """Hyperparameters."""
 
     # Optimisation
@@ -79,7 +79,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters; targets are copies."""
     key_actor, key_value = jax.random.split(key)
-    actor = goals.create_actor(spec, key_actor, config)
+    actor = pairs.create_actor(spec, key_actor, config)
     value = config.create_values(spec, key_value, config.num_values)
     return State(
         actor=networks.trained(actor, config.actor_lr, config),
@@ -112,7 +112,7 @@ def actor_loss(actor: networks.Network, state: State, batch: Transition, config:
     advantage = (state.value(successor) - state.value(observation)).mean(axis=0)  # [B]
     beta, most = config.inverse_temperature, config.max_weight
     mean = actor(observation)  # [B, A]
-    return goals.weighted_imitation("actor", mean, batch.action, advantage, beta, most)
+    return pairs.weighted_imitation("actor", mean, batch.action, advantage, beta, most)
 
 
 def update(

@@ -37,13 +37,13 @@ from flax import struct
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import policies
-from rljax.networks.blocks import goals
+from rljax.networks.goals import pairs
 from rljax.networks.optimisation import expectiles
 from rljax.requirements import Count, NonNegative, Share
 
 
 @agent.config
-class Config(networks.WithCritics, goals.WithGoalNetworks, buffers.WithGoals):
+class Config(networks.WithCritics, pairs.WithGoalNetworks, buffers.WithGoals):
     """Hyperparameters."""
 
     # Optimisation
@@ -114,8 +114,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
         representation=networks.create(net, keys[0], s, s),
         value=value,
         high_value=high_value,
-        high_actor=goals.create_actor(spec, keys[3], config, s, s, features=size),
-        low_actor=goals.create_actor(spec, keys[4], config, s, z),
+        high_actor=pairs.create_actor(spec, keys[3], config, s, s, features=size),
+        low_actor=pairs.create_actor(spec, keys[4], config, s, z),
     )
     return State(
         networks=networks.trained(learnt, config.learning_rate, config),
@@ -133,13 +133,13 @@ def act(
     z = learnt.high_actor(s, h)  # [..., d]
     if explore:
         z += jax.random.normal(key_high, z.shape)
-    mean = learnt.low_actor(s, goals.scaled_to_sphere(z))
+    mean = learnt.low_actor(s, pairs.scaled_to_sphere(z))
     return policies.unit_action(mean, key_low, explore), {}
 
 
 def represent(learnt: Networks, s: Array, g: Array) -> Array:
     """z(s, g) [..., d]."""
-    return goals.scaled_to_sphere(learnt.representation(s, g))
+    return pairs.scaled_to_sphere(learnt.representation(s, g))
 
 
 def values(learnt: Networks, value: networks.Network, s: Array, g: Array) -> Array:
@@ -179,7 +179,7 @@ def low_actor_loss(learnt: Networks, before: Networks, batch: Transition, config
     advantage = gain(before, before.value, s, successor, x)
     beta, most = config.low_inverse_temperature, config.max_weight
     mean = learnt.low_actor(s, represent(before, s, x))
-    return goals.weighted_imitation("low_actor", mean, batch.action, advantage, beta, most)
+    return pairs.weighted_imitation("low_actor", mean, batch.action, advantage, beta, most)
 
 
 # [1, eq. 6]
@@ -191,7 +191,7 @@ def high_actor_loss(learnt: Networks, before: Networks, batch: Transition, confi
     advantage = gain(before, value, s, w, h)
     beta, most = config.high_inverse_temperature, config.max_weight
     mean, z = learnt.high_actor(s, h), represent(before, s, w)
-    return goals.weighted_imitation("high_actor", mean, z, advantage, beta, most)
+    return pairs.weighted_imitation("high_actor", mean, z, advantage, beta, most)
 
 
 def loss(learnt: Networks, state: State, batch: Transition, config: Config) -> Loss:

@@ -1,4 +1,4 @@
-"""RvS [data]: supervised learning of the data's actions, given the return that follows.
+"""RvS [offline]: supervised learning of the data's actions, given the return that follows.
 
 s_t state, a_t action, R_t sum of the rewards from t on, T the most steps of a
 trajectory of the data, pi(.|s, w) = N(mu(s, w), std^2) with the actor mu
@@ -27,8 +27,9 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
-from rljax.networks import Actor, distributions, returns_to_go
+from rljax.networks import Actor, distributions
 from rljax.networks.layers import Dropout
+from rljax.networks.recurrent import returns_to_go
 from rljax.requirements import NonNegative, Real, Share, Widths
 
 

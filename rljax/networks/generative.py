@@ -22,15 +22,17 @@ import numpy as np
 from flax import linen as nn
 
 from rljax import networks
-from rljax.agent import Array, EnvSpec, config
+from rljax.agent import Array, EnvSpec, Number, config
 from rljax.networks import encoders
 from rljax.networks.blocks.residual import ResidualMLP
 from rljax.networks.layers import Module, Norm
-from rljax.requirements import AtLeast, Widths
+from rljax.requirements import AtLeast, Between, NonNegative, Positive, Share, Widths
 
 Noising = Literal["vp", "linear"]
 Sampling = Literal["posterior", "wide", "free", "clean"]
 Embedding = Annotated[int, AtLeast(4)]
+StepNoise = Annotated[float, Between(1e-4, 1e4)]
+Moments = Callable[[Array, Array], tuple[Array, Array]]  # of a step from a point at a time
 
 
 @config
@@ -66,6 +68,28 @@ class WithFlowNetworks:
     def norm(self) -> Norm:
         """Where critics and V have a layer normalisation."""
         return "last" if self.layer_norm else False
+
+
+@config
+class WithStepNoise:
+    """Settings of noise in a flow's steps, whose std sigma is learnt between bounds: a base of an
+    agent's Config.
+    """
+
+    noise_min: StepNoise = 0.1  # least sigma; arXiv:2505.22094: 0.08 or 0.1
+    noise_max: StepNoise = 0.24  # largest sigma at first; arXiv:2505.22094: 0.16 or 0.24
+    noise_hold: NonNegative = 0.35  # share of the run at noise_max; arXiv:2505.22094
+    noise_steps: Positive = 1.0  # share of the run until that bound is at its end; arXiv:2505.22094
+    noise_left: Share = 0.7  # share of noise_max - noise_min at that end; arXiv:2505.22094
+    noise_clip: Positive = 3.0  # limit of the steps' normal numbers; arXiv:2505.22094
+
+    def noise_bound(self, steps: Number) -> Array:
+        """The largest sigma [] after environment `steps`: constant, then half a cosine."""
+        duration = jnp.maximum(self.noise_steps - self.noise_hold, 1.0)
+        passed = jnp.maximum(steps - self.noise_hold, 0.0)
+        falling = (1.0 - self.noise_left) * (self.noise_max - self.noise_min)
+        left = networks.cosine_rate(falling, jnp.asarray(passed), duration)
+        return jnp.asarray(self.noise_max - falling + left, jnp.float32)
 
 
 def sinusoidal(time: Array, size: int) -> Array:
@@ -259,6 +283,40 @@ def euler(velocity: Callable[[Array, Array], Array], noise: Array, steps: int) -
         return action + velocity(action, jnp.full(noise.shape[:-1], i / steps)) / steps
 
     return jnp.clip(jax.lax.fori_loop(0, steps, move, noise), -1.0, 1.0)
+
+
+def random_steps(moments: Moments, start: Array, noise: Array) -> tuple[Array, Array, Array]:
+    """A chain x [..., K + 1, A] from x_0 `start` [..., A], with mu and sigma [..., K, A].
+
+    `moments(x_k, k / K)` are those of x_{k+1} = mu + sigma z, for `noise` z [K, ..., A]. The last
+    point is clipped to [-1, 1].
+    """
+    steps = len(noise)
+
+    def move(point: Array, inputs: tuple[Array, Array]) -> tuple[Array, tuple[Array, ...]]:
+        time, noise = inputs
+        mean, std = moments(point, jnp.full(point.shape[:-1], time))
+        following = mean + std * noise
+        return following, (following, mean, std)
+
+    inputs = (jnp.arange(steps) / steps, noise)
+    points, mean, std = jax.lax.scan(move, start, inputs)[1]
+    points = points.at[-1].set(jnp.clip(points[-1], -1.0, 1.0))
+    chain = jnp.concatenate([start[None], points])
+    chain, mean, std = (jnp.moveaxis(x, 0, -2) for x in (chain, mean, std))
+    return chain, mean, std
+
+
+def chain_likelihood(chain: Array, mean: Array, std: Array) -> tuple[Array, Array]:
+    """log p and entropy [...] of chains [..., K + 1, A] with mu and sigma [..., K, A], over their
+    (K + 1) A numbers; x_0 is standard normal.
+    """
+    start = jnp.zeros_like(chain[..., :1, :])
+    mean = jnp.concatenate([start, mean], axis=-2)
+    std = jnp.concatenate([start + 1.0, std], axis=-2)
+    log_prob = jax.scipy.stats.norm.logpdf(chain, mean, std)
+    entropy = 0.5 * np.log(2.0 * np.pi * np.e) + jnp.log(std)
+    return log_prob.mean(axis=(-2, -1)), entropy.mean(axis=(-2, -1))
 
 
 def average_velocity(

@@ -41,6 +41,7 @@ TREE = {
         ("to judge a policy, not to make one", ["fqe"]),
         ("goals instead of one task", ["gciql", "hiql", "crl", "qrl", "gcivl", "gcbc"]),
         ("one good policy made the data", ["bc"]),
+        ("returns say which data is good", ["dt", "rvs"]),
         ("a few demonstrations, no rewards", ["bc", "recoil"]),
         ("parts of the data are wrong", ["riql"]),
         ("discrete actions", ["iql", "cql_discrete"]),
@@ -54,6 +55,7 @@ TREE = {
     "a data set, and an environment": [
         ("data first, then the environment", ["calql", "iql", "awac", "famo2o", "ro2o"]),
         ("a policy that must stay as it is, and the environment", ["resfit", "dsrl"]),
+        ("a cloned flow that may learn on, cheap steps", ["reinflow"]),
         ("both from the first step", ["sac", "td3", "moorl"]),
         ("both, on-policy: rewards that are never met", ["hnpg"]),
         ("few real data, and a simulator that is off", ["h2o"]),

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from rljax.agent import Array, Loss, Number, config
 from rljax.networks import policies
-from rljax.networks.blocks import goals
+from rljax.networks.goals import pairs
 from rljax.requirements import NonNegative
 
 Kind = Literal["ddpg_bc", "awr"]
@@ -51,4 +51,4 @@ def guided(mean: Array, q: Array, action: Array, imitation_weight: Number) -> Lo
 def weighted(mean: Array, advantage: Array, action: Array, settings: WithExtraction) -> Loss:
     """L of "awr" for means [B, A], and advantages [B] of actions [B, A]."""
     beta, most = settings.inverse_temperature, settings.max_weight
-    return goals.weighted_imitation("actor", mean, action, advantage, beta, most)
+    return pairs.weighted_imitation("actor", mean, action, advantage, beta, most)

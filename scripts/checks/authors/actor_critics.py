@@ -326,6 +326,66 @@ def reppo_tasks(checkout: Path) -> Tasks:
     }
 
 
+# ReinFlow draws each epoch from ten copies of the rollout: so many minibatches are passes over it.
+
+
+def reinflow_passes(theirs: Settings) -> int:
+    """Minibatches of a rollout, each about as large as it."""
+    rows = 10 * theirs["n_steps"] * theirs["n_envs"]
+    return theirs["update_epochs"] * (rows // theirs["batch_size"])
+
+
+REINFLOW: dict[str, Rule] = {
+    "actor_lr": "actor_lr",
+    "critic_lr": "critic_lr",
+    "rate_schedule": lambda theirs: theirs["actor_lr_scheduler"]["type"],
+    "weight_decay": "critic_weight_decay",
+    "num_epochs": reinflow_passes,
+    "batch_size": lambda theirs: theirs["n_steps"] * theirs["n_envs"],
+    "critic_warmup": "n_critic_warmup_itr",
+    "clip_ratio": "clip_ploss_coef",
+    "clip_values": lambda theirs: theirs["clip_vloss_coef"] is not None,
+    "target_kl": "target_kl",
+    "num_envs": "n_envs",
+    "num_steps": "n_steps",
+    "discount": "gamma",
+    "trace_decay": "gae_lambda",
+    "reward_scale": "reward_scale_const",
+    "normalise_rewards": "reward_scale_running",
+    "entropy_cost": "ent_coef",
+    "log_prob_limit": "logprob_max",
+    "flow_steps": "ft_denoising_steps",
+    "noise_min": "min_std",
+    "noise_max": "max_std",
+    "noise_hold": "max_noise_hold_ratio",
+    "noise_left": "max_noise_decay_ratio",
+    "noise_clip": "randn_clip_value",
+    "noise_hidden": "noise_hidden_dims",
+    "hidden": lambda theirs: theirs["policy"]["mlp_dims"],
+    "activation": lambda theirs: theirs["policy"]["activation_type"].lower(),
+    "critic_hidden": lambda theirs: theirs["critic"]["mlp_dims"],
+    "critic_activation": lambda theirs: theirs["critic"]["activation_type"].lower(),
+}
+REINFLOW_TASKS = {
+    "Hopper-v5": "hopper-v2",
+    "Walker2d-v5": "walker2d-v2",
+    "HalfCheetah-v5": "halfcheetah-v2",
+    "Ant-v5": "ant-v2",
+    "Humanoid-v5": "Humanoid-v3",
+}
+
+
+def reinflow_tasks(checkout: Path) -> Tasks:
+    """Their settings of locomotion with rectified flows."""
+    folder, tasks = checkout / "cfg" / "gym" / "finetune", {}
+    for ours, theirs in REINFLOW_TASKS.items():
+        values = readers.yaml_file(folder / theirs / "ft_ppo_reflow_mlp.yaml")
+        parts = (values["env"], values["train"], values["model"])
+        both = {name: values[name] for name in ("min_std", "max_std", "ft_denoising_steps")}
+        tasks[ours] = {name: x for part in parts for name, x in part.items()} | both
+    return tasks
+
+
 SOURCES = (
     Source("td3", "TD3", "run_experiments.sh, main.py, TD3.py", td3_tasks, TD3),
     Source(
@@ -367,4 +427,15 @@ SOURCES = (
         ),
     ),
     Source("reppo", "reppo", "config, src/jaxrl/reppo.py", reppo_tasks, REPPO),
+    Source(
+        "reinflow",
+        "ReinFlow",
+        "cfg/gym/finetune/*/ft_ppo_reflow_mlp.yaml",
+        reinflow_tasks,
+        REINFLOW,
+        (
+            Intended("rate_schedule", "*", "Rates are constant here"),
+            Intended("weight_decay", "*", "Weight decay is of their critics alone"),
+        ),
+    ),
 )

@@ -76,6 +76,7 @@ OTHERS = {
     "qrl",
     "qsm",
     "recoil",
+    "reinflow",
     "resfit",
     "ro2o",
     "simbav2",
@@ -224,6 +225,21 @@ def test_defaults_improve_another_runs_policy(
     config |= small | {"warmup_steps": 1_000, "num_critics": 2}
     out = train(agent, 4_000, tmp_path, base=str(first), config=config)
     assert final(out) >= max(LEARNT, final(first) + 1.0)
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize("is_cloned", [False, True])
+def test_defaults_learn_with_noise_in_the_steps_of_a_flow(is_cloned: bool, tmp_path: Path) -> None:
+    """In an eighth of the default widths. The flow is fresh, or a clone that plays as the data."""
+    small, taken, level = {"hidden": (64, 64), "critic_hidden": (64, 64)}, {}, LEARNT
+    if is_cloned:
+        clone = {"hidden": (64, 64), "batch_size": 64, "num_candidates": 1, "chunk_length": 1}
+        data = journeys(tmp_path)
+        first = train("qc", 1_000, tmp_path / "clone", data=data, config=clone)
+        taken = {"from_run": str(first), "from_parts": ("actor.flow=actor",)}
+        level = max(LEARNT, final(first) + 1.0)
+    steps = 60_000 if is_cloned else 120_000
+    assert final(train("reinflow", steps, tmp_path, config=small, **taken)) >= level
 
 
 @pytest.mark.learn

@@ -78,6 +78,9 @@ PAIRS: dict[tuple[str, str], Pair] = {
         own=EVERY - {"critic_loss"}
         | {"ActorCritic", "experience", "policy", "schedule", "with_advantages"},
     ),
+    ("ppo", "reinflow"): Pair(
+        lines=258, own=EVERY - {"critic_loss"} | {"experience", "schedule", "with_advantages"}
+    ),
     ("ppo_lagrangian", "cpo"): Pair(
         lines=225, own=USUAL | {"State", "experience", "optimiser", "act"}
     ),

@@ -13,7 +13,7 @@ from flax import struct
 from rljax.agent import Array, EnvSpec, Number, Transition
 
 
-class History(struct.PyTreeNode):
+class ReturnHistory(struct.PyTreeNode):
     """The last K steps of an episode, the newest last; those before its beginning are 0."""
 
     state: Array  # [..., K, O]
@@ -21,7 +21,7 @@ class History(struct.PyTreeNode):
     target: Array  # [..., K]: what was left of the return to reach
     steps: Array  # [...] int32: steps of the episode so far
 
-    def after(self, observation: Array, target: Number | Array) -> History:
+    def after(self, observation: Array, target: Number | Array) -> ReturnHistory:
         """The history with the step that begins with `observation` [..., O + A + 1], which shows
         the last action and reward; `target` [] is the return to reach from the beginning.
         """
@@ -29,7 +29,7 @@ class History(struct.PyTreeNode):
         left = jnp.where(self.steps == 0, target, self.target[..., -1] - reward)
         length = self.target.shape[-1]
         actions = (self.action[..., 1:-1, :], action[..., None, :], 0.0 * action[..., None, :])
-        return History(
+        return ReturnHistory(
             state=jnp.concatenate([self.state[..., 1:, :], state[..., None, :]], axis=-2),
             action=jnp.concatenate(actions, axis=-2)[..., -length:, :],
             target=jnp.concatenate([self.target[..., 1:], left[..., None]], axis=-1),
@@ -55,10 +55,10 @@ def split(observation: Array, action_size: int) -> tuple[Array, Array, Array]:
     return rest[..., :-action_size], rest[..., -action_size:], reward
 
 
-def history(spec: EnvSpec, length: int) -> History:
+def history(spec: EnvSpec, length: int) -> ReturnHistory:
     """Before the first step of an episode, where observations show the last action and reward."""
     size = spec.observation_shape[0] - spec.action_size - 1
-    return History(
+    return ReturnHistory(
         state=jnp.zeros((length, size)),
         action=jnp.zeros((length, spec.action_size)),
         target=jnp.zeros(length),
