@@ -242,6 +242,7 @@ def test_ways_from_a_cloned_flow(study, data, tmp_path, monkeypatch):
 def test_agents_of_goals_in_mazes(study, data):
     words = ("--data", data, "--env", "Pendulum-v1", "--updates", 20, "--hidden", 8)
     written = study(goals, "mazes", *words, "--mazes", "large-stitch", "--seeds", 2)
+    assert list(written["scores"]["large-stitch"]) == list(goals.CELLS)
     for scores in written["scores"]["large-stitch"].values():
         assert scores["success"] == [[100.0] * 10] * 2
         assert scores["score"] == [100.0, 100.0]

@@ -17,7 +17,7 @@ import argparse
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,36 +28,54 @@ from scripts.results.shared import over_seeds
 from scripts.studies import shared
 
 MAZES = tuple(f"{size}-{kind}" for kind in ("navigate", "stitch") for size in ("medium", "large"))
-NAMES = {"gciql": "GCIQL"}
-# Park et al., arXiv:2410.20092, table 2: per cent, mean of 8 seeds, in the order of `MAZES`.
-PUBLISHED: Mapping[str, Sequence[int]] = {"gciql": (53, 34, 21, 31)}
+
+
+class Cell(NamedTuple):
+    """An agent, and its published success in per cent, of 8 seeds, in the order of `MAZES`."""
+
+    name: str  # in the table
+    agent: str
+    published: Sequence[int]  # arXiv:2410.20092, table 2; of OTA its paper's
+    config: Mapping[str, Any] = {}
+
+
+CELLS = {
+    "gcbc": Cell("GCBC", "gcbc", (9, 29, 23, 7)),
+    "gcivl": Cell("GCIVL", "gcivl", (63, 45, 70, 12)),
+    "gciql": Cell("GCIQL", "gciql", (53, 34, 21, 31)),
+    "qrl": Cell("QRL", "qrl", (82, 86, 80, 84)),
+    "crl": Cell("CRL", "crl", (29, 39, 0, 0)),
+    "hiql": Cell("HIQL", "hiql", (79, 58, 74, 13)),
+    "ota": Cell("OTA", "hiql", (86, 85, 75, 66), {"option_steps": 5}),
+}
 EVALUATIONS, LAST = 10, 3
 
 
-def config_of(options: argparse.Namespace) -> dict[str, Any]:
+def config_of(key: str, options: argparse.Namespace) -> dict[str, Any]:
     """Settings in place of the presets'."""
-    return {"hidden": tuple(options.hidden), "batch_size": options.batch_size}
+    size = {"hidden": tuple(options.hidden), "batch_size": options.batch_size}
+    return {**CELLS[key].config, **size}
 
 
-def trained(agent: str, maze: str, options: argparse.Namespace) -> Path:
+def trained(key: str, maze: str, options: argparse.Namespace) -> Path:
     """The folder of a complete run."""
-    out, data = options.runs / f"{agent}-{maze}", data_of(maze, options)
+    out, data = options.runs / f"{key}-{maze}", data_of(maze, options)
     every = options.updates // EVALUATIONS
     begin = functools.partial(
         run.train,
-        agent,
+        CELLS[key].agent,
         options.env,
         options.updates,
         data=data,
         seeds=options.seeds,
-        config=config_of(options),
+        config=config_of(key, options),
         out=out,
         eval_every=every,
         eval_episodes=options.episodes,
         checkpoint_every=every,
         quiet=False,
     )
-    return shared.trained(out, options.updates, begin, data, config_of(options))
+    return shared.trained(out, options.updates, begin, data, config_of(key, options))
 
 
 def data_of(maze: str, options: argparse.Namespace) -> str:
@@ -88,13 +106,13 @@ def table(study: Mapping[str, Any]) -> str:
         "| agent | " + " | ".join(f"{maze}, each seed | published" for maze in mazes) + " |",
         "|" + "---|" * (1 + 2 * len(mazes)),
     ]
-    for agent, name in NAMES.items():
-        cells = []
+    for key, cell in CELLS.items():
+        columns = []
         for maze in mazes:
-            scores = study["scores"][maze].get(agent)
-            published = PUBLISHED[agent][MAZES.index(maze)]
-            cells += [over_seeds(scores["score"]) if scores else "-", str(published)]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+            scores = study["scores"][maze].get(key)
+            published = str(cell.published[MAZES.index(maze)])
+            columns += [over_seeds(scores["score"]) if scores else "-", published]
+        lines.append(f"| {cell.name} | " + " | ".join(columns) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -106,10 +124,10 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
     figure = Figure(figsize=(1.5 + 3.2 * len(mazes), 3.2), layout="constrained")
     axes = np.atleast_1d(figure.subplots(1, len(mazes), sharey=True))
     for axis, (maze, agents) in zip(axes, mazes.items(), strict=True):
-        for i, name in enumerate(NAMES):
-            if name in agents:
-                mean = np.mean(agents[name]["success"], axis=0)
-                axis.plot(agents[name]["steps"], mean, color=f"C{i}", label=NAMES[name])
+        for i, (key, cell) in enumerate(CELLS.items()):
+            if key in agents:
+                mean = np.mean(agents[key]["success"], axis=0)
+                axis.plot(agents[key]["steps"], mean, color=f"C{i}", label=cell.name)
         axis.set(title=f"point maze, {maze}", xlabel="updates", ylim=(-3, 103))
     axes[0].set_ylabel("success in %")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
@@ -122,7 +140,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--mazes", nargs="+", default=list(MAZES), choices=MAZES)
-    parser.add_argument("--agents", nargs="+", default=list(NAMES), choices=list(NAMES))
+    parser.add_argument("--agents", nargs="+", default=list(CELLS), choices=list(CELLS))
     parser.add_argument("--data", help="one data set in place of the mazes'")
     parser.add_argument("--env", help="its environment, by default that of the data")
     parser.add_argument("--updates", type=int, default=30_000)
@@ -136,9 +154,9 @@ def main() -> None:
     names = ("updates", "hidden", "batch_size", "episodes", "seeds")
     study = {name: getattr(options, name) for name in names} | provenance() | {"scores": {}}
     for maze in options.mazes:
-        for agent in options.agents:
-            scores = outcome(trained(agent, maze, options))
-            study["scores"].setdefault(maze, {})[agent] = scores
+        for key in options.agents:
+            scores = outcome(trained(key, maze, options))
+            study["scores"].setdefault(maze, {})[key] = scores
             shared.write(study, options.output / "mazes", table, draw)
 
 
