@@ -37,12 +37,10 @@ from flax import struct
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import policies, torsos
-from rljax.networks.goals import contrast, extraction
+from rljax.networks.goals import contrast, extraction, pairs
 from rljax.networks.goals.bilinear import Bilinear
 from rljax.networks.torsos import TorsoSettings
 from rljax.requirements import Count, NonNegative, Share, Widths
-
-OUTPUT_SCALE = 0.1  # of the actor's last layer; [2]
 
 
 @agent.config
@@ -109,8 +107,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     plain = TorsoSettings.of(config, layer_norm=False)
     settings = TorsoSettings.of(config, layer_norm="last") if config.layer_norm else plain
     net = torsos.network(spec, plain, config.hidden, spec.action_size)
-    actor = networks.create(net, key_actor, observation)
-    actor = policies.with_output_scale(actor, OUTPUT_SCALE)
+    actor = pairs.actor_of(net, key_actor, observation)
     sizes = (config.critic_widths, config.latent_size)
     critic = Bilinear.create(key_critic, spec, settings, config.num_critics, *sizes, action)
     value = None

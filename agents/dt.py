@@ -32,16 +32,14 @@ from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks.layers import Dropout, Module
 from rljax.networks.recurrent import returns_to_go
 from rljax.networks.recurrent.transformer import Linear, Transformer
-from rljax.requirements import Count, NonNegative, Positive, Real, Share
+from rljax.requirements import Count, NonNegative, Positive, Share
 
 STD = 0.02  # of the embeddings of time at the start; [2]
 
 
 @agent.config
-class Config(networks.WithSchedule):
+class Config(networks.WithSchedule, returns_to_go.WithTargetReturn):
     """Hyperparameters."""
-
-    acting = agent.Acting(settings=("target_return",))
 
     # Optimisation
     learning_rate: NonNegative = 1e-4  # of Adam, after the warm-up; [2]
@@ -55,7 +53,6 @@ class Config(networks.WithSchedule):
     # Policy
     context_length: Count = 20  # K, in steps; [2]
     return_scale: Positive = 1e-3  # c; [2]
-    target_return: Real | None = None  # to aim at; None: the data's largest
     exploration_noise: NonNegative = 0.1  # std of noise on actions; TD3
     # Network
     width: Count = 128  # of tokens; [2]
@@ -146,7 +143,7 @@ def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any
 ) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O] with the last action and reward."""
-    target = state.best_return if config.target_return is None else config.target_return
+    target = config.target(state.best_return)
     memory = memory.after(observation, target)
     action = state.policy(*memory.inputs(config.return_scale))[..., -1, :]
     if explore:

@@ -33,12 +33,10 @@ from flax import struct
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import policies, torsos
-from rljax.networks.goals import extraction
+from rljax.networks.goals import extraction, pairs
 from rljax.networks.optimisation import expectiles
 from rljax.networks.torsos import TorsoSettings
 from rljax.requirements import Count, NonNegative, Share, Widths
-
-OUTPUT_SCALE = 0.1  # of the actor's last layer; [2]
 
 
 @agent.config
@@ -103,8 +101,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     plain = TorsoSettings.of(config, layer_norm=False)
     settings = TorsoSettings.of(config, layer_norm="last") if config.layer_norm else plain
     net = torsos.network(spec, plain, config.hidden, spec.action_size)
-    actor = networks.create(net, key_actor, observation)
-    actor = policies.with_output_scale(actor, OUTPUT_SCALE)
+    actor = pairs.actor_of(net, key_actor, observation)
     net = torsos.ensemble(spec, settings, config.num_critics, config.critic_widths, 1)
     critic = networks.create(net, key_critic, observation, action)
     net = torsos.network(spec, settings, config.critic_widths, 1)

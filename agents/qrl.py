@@ -37,13 +37,11 @@ from flax import struct
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import policies, torsos
-from rljax.networks.goals import extraction, quasimetrics
+from rljax.networks.goals import extraction, pairs, quasimetrics
 from rljax.networks.goals.quasimetrics import Quasimetric
 from rljax.networks.optimisation import multipliers
 from rljax.networks.torsos import TorsoSettings
 from rljax.requirements import Count, NonNegative, Positive, Share, Widths
-
-OUTPUT_SCALE = 0.1  # of the actor's last layer; [2]
 
 
 @agent.config
@@ -120,8 +118,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     plain = TorsoSettings.of(config, layer_norm=False)
     settings = TorsoSettings.of(config, layer_norm="last") if config.layer_norm else plain
     net = torsos.network(spec, plain, config.hidden, spec.action_size)
-    actor = networks.create(net, key_actor, spec.example())
-    actor = policies.with_output_scale(actor, OUTPUT_SCALE)
+    actor = pairs.actor_of(net, key_actor, spec.example())
     sizes = (config.critic_widths, config.latent_size)
     distance = Quasimetric.create(key_distance, spec, settings, *sizes, config.quasimetric)
     dynamics = None

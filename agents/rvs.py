@@ -30,14 +30,12 @@ from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import Actor, distributions
 from rljax.networks.layers import Dropout
 from rljax.networks.recurrent import returns_to_go
-from rljax.requirements import NonNegative, Real, Share, Widths
+from rljax.requirements import NonNegative, Share, Widths
 
 
 @agent.config
-class Config(networks.WithSchedule):
+class Config(networks.WithSchedule, returns_to_go.WithTargetReturn):
     """Hyperparameters."""
-
-    acting = agent.Acting(settings=("target_return",))
 
     # Optimisation
     actor_lr: NonNegative = 1e-3  # of Adam; [2]
@@ -47,7 +45,6 @@ class Config(networks.WithSchedule):
     num_updates: int = 1  # updates per iteration
     # Policy
     outcome: Literal["average", "sum"] = "average"  # of the rewards to come; [2]
-    target_return: Real | None = None  # to aim at; None: the data's largest
     # Network
     hidden: Widths = (1024, 1024)  # of the actor; [2]
     dropout: Share = 0.1  # of hidden units; [2]
@@ -101,7 +98,7 @@ def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any
 ) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O] with the last action and reward."""
-    target = state.best_return if config.target_return is None else config.target_return
+    target = config.target(state.best_return)
     memory = memory.after(observation, target)
     w = memory.left
     if config.outcome == "average":

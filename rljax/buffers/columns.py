@@ -10,7 +10,7 @@ import numpy as np
 
 from rljax.agent import Array, Transition
 from rljax.buffers.experience import Column, declaration
-from rljax.buffers.rows import RingRows, trajectory_ends
+from rljax.buffers.rows import RingRows, trajectory_begins, trajectory_ends
 
 BLOCK = 16  # steps read at a time
 SAME = 1e-4  # rewards that differ by less are one
@@ -129,9 +129,7 @@ class Time(Column):
 
     def of_data(self, data: Transition) -> dict[str, np.ndarray]:
         rows = np.arange(len(data.reward))
-        begins = np.roll(trajectory_ends(data), 1)
-        begins[0] = True
-        first = np.maximum.accumulate(np.where(begins, rows, 0))
+        first = np.maximum.accumulate(np.where(trajectory_begins(data), rows, 0))
         return {"time": (rows - first).astype(np.int32)}
 
 

@@ -23,7 +23,14 @@ from rljax.buffers.experience import (
     declaration,
 )
 from rljax.buffers.replay import ReplaySettings
-from rljax.buffers.rows import TerminalRows, random_rows, repeated_rows, rows_of, terminal_rows
+from rljax.buffers.rows import (
+    TerminalRows,
+    random_rows,
+    repeated_rows,
+    rows_of,
+    terminal_rows,
+    without,
+)
 from rljax.buffers.windows import LAST, chunks_of_data, steps_of_data
 from rljax.networks.inputs import OfData, Raw
 from rljax.system.hardware import nbytes
@@ -87,7 +94,7 @@ class DatasetDraw:
 
     def take(self, data: Transition, drawn: Any) -> Transition:
         """The batches [..., B, ...] from a data set [N, ...] for what was `drawn`."""
-        return rows_of(_without(data, ALIAS, LAST), self.rows(data, drawn))
+        return rows_of(without(data, ALIAS, LAST), self.rows(data, drawn))
 
     def batches(self, data: Transition, drawn: Any, experience: Experience) -> Transition:
         """As `take`, with chunks if the agent asks for them."""
@@ -169,8 +176,7 @@ class PartRows(DatasetDraw):
             raise ValueError(
                 f"--config.{self.flag} is {self.part}, and the data have the parts {parts}."
             )
-        extras = {name: x for name, x in data.extras.items() if name != PART}
-        return with_weights(data.replace(extras=extras), inside / inside.sum())
+        return with_weights(without(data, PART), inside / inside.sum())
 
     def random(self, keys: Array, number: int, experience: Dataset) -> tuple[Array, AliasDraws]:
         key_all, key_part = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
@@ -341,15 +347,6 @@ def with_weights(data: Transition, probability: np.ndarray) -> Transition:
     return data.replace(extras={**data.extras, ALIAS: alias_table(probability)})
 
 
-def without_weights(data: Transition) -> Transition:
-    """The data set without its alias table."""
-    return _without(data, ALIAS)
-
-
-def _without(data: Transition, *names: str) -> Transition:
-    return data.replace(extras={name: x for name, x in data.extras.items() if name not in names})
-
-
 def alias_draws(keys: Array, capacity: int, number: int, size: int) -> AliasDraws:
     """Random draws [P, number, size] from a table of `capacity` rows; `keys` are [P]."""
     key_row, key_bits = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
@@ -374,10 +371,10 @@ def transitions(data: Transition, rows: Any, experience: Experience, steps: int 
     up to `steps` steps, where these are not 0.
     """
     if experience.chunk_length > 1:
-        return chunks_of_data(without_weights(data), rows, experience.chunk_length)
+        return chunks_of_data(without(data, ALIAS), rows, experience.chunk_length)
     if steps:
-        return steps_of_data(without_weights(data), rows, steps)
-    return rows_of(_without(data, ALIAS, LAST), rows)
+        return steps_of_data(without(data, ALIAS), rows, steps)
+    return rows_of(without(data, ALIAS, LAST), rows)
 
 
 def aliased(data: Transition, drawn: AliasDraws) -> Any:

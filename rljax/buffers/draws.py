@@ -22,7 +22,7 @@ from rljax.buffers.replay import (
     batch_rows,
     uniform,
 )
-from rljax.buffers.rows import random_rows, rows_of
+from rljax.buffers.rows import random_rows, rows_of, without
 from rljax.buffers.storage.ring import ReplayBuffer, earlier_rows, later_rows
 from rljax.buffers.windows import (
     LAST,
@@ -281,6 +281,5 @@ class TrajectoryWindows(DatasetDraw):
 
     def take(self, data: Transition, drawn: Array) -> Transition:
         window = window_of_data(data, drawn, self.length)
-        extras = {name: x for name, x in data.extras.items() if name != LAST}
-        batch = rows_of(data.replace(extras=extras), window.row)
+        batch = rows_of(without(data, LAST), window.row)
         return batch.replace(extras={**batch.extras, VALID: window.valid})

@@ -66,6 +66,16 @@ def trajectory_ends(data: Transition) -> np.ndarray:
     return ends
 
 
+def trajectory_begins(data: Transition) -> np.ndarray:
+    """Whether each row [N] begins a trajectory."""
+    return np.roll(trajectory_ends(data), 1)
+
+
+def without(data: Transition, *names: str) -> Transition:
+    """Transitions without these extras, where they have them."""
+    return data.replace(extras={name: x for name, x in data.extras.items() if name not in names})
+
+
 def spread_rows(number: int, most: int) -> np.ndarray:
     """At most `most` of the rows 0 to `number` - 1, evenly spread."""
     return np.linspace(0, number - 1, min(number, most)).round().astype(np.int64)

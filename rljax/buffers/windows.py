@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import Array, Transition, config
-from rljax.buffers.rows import rows_of, trajectory_ends
+from rljax.buffers.rows import rows_of, trajectory_begins, trajectory_ends, without
 from rljax.buffers.storage.ring import ReplayBuffer, later_rows
 from rljax.requirements import Count
 
@@ -55,8 +55,7 @@ def with_last_steps(data: Transition) -> Transition:
     """
     action, reward = np.clip(data.action, -1.0, 1.0), np.asarray(data.reward)[:, None]
     after = np.concatenate([action, reward], axis=1).astype(np.float32)
-    begins = np.roll(trajectory_ends(data), 1)
-    begins[0] = True
+    begins = trajectory_begins(data)
     before = np.where(begins[:, None], 0.0, np.roll(after, 1, axis=0)).astype(np.float32)
     return data.replace(
         observation=np.concatenate([data.observation, before], axis=1),
@@ -131,8 +130,7 @@ def steps_of_ring(ring: ReplayBuffer, rows: Array, num_envs: int, length: int) -
 
 
 def _over_data(data: Transition, rows: Any, window: Window) -> Transition:
-    extras = {name: x for name, x in data.extras.items() if name != LAST}
-    batch = rows_of(data.replace(extras=extras, next_observation=None), rows)
+    batch = rows_of(without(data, LAST).replace(next_observation=None), rows)
     return _over(batch, data, window, rows_of(data.next_observation, window.last))
 
 

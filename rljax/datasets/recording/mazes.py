@@ -2,11 +2,8 @@
 
     navigate  from a random cell to random cells, one after the other. Cells in a straight corridor
               are no goals.
-    stitch    from a random cell to one that is 4 cells away, where it stays
+    stitch    from a random cell to one that is 4 cells away, where it stays; to itself if none is
     action    towards the next cell of a shortest way, with Gaussian noise of `NOISE`
-
-Departs from the published script: a cell from which no other is 4 away does not occur in these
-mazes, and there is no rule for it.
 
 Source: Park et al., arXiv:2410.20092; seohongpark/ogbench, data_gen_scripts/generate_locomaze.py
 and commands.sh.
@@ -54,7 +51,7 @@ class PointMaze(Expert):
     def rows(self, generator: np.random.Generator, seed: int) -> list[Row]:
         maze, navigates = self.environment.unwrapped, self.task.kind == "navigate"
         start = drawn(generator, self.cells)
-        goals = self.goals if navigates else away(maze.maze_map, start)
+        goals = self.goals if navigates else away(maze.maze_map, start) or [start]
         ends = {"init_ij": start, "goal_ij": drawn(generator, goals)}
         observation, _ = self.environment.reset(seed=seed, options={"task_info": ends})
         rows, ended = [], False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+from flax import linen as nn
 
 from rljax import networks
 from rljax.agent import Array, EnvSpec, Loss, Number, config
@@ -46,7 +47,12 @@ def create_actor(
     """
     features = spec.action_size if features is None else features
     net = networks.MLP(settings.hidden, features, **networks.style_of(settings))
-    actor = networks.create(net, key, *(inputs or (spec.example(),)))
+    return actor_of(net, key, *(inputs or (spec.example(),)))
+
+
+def actor_of(net: nn.Module, key: Array, *inputs: Array) -> networks.Network:
+    """A fresh network of means by a module, whose output is small at first."""
+    actor = networks.create(net, key, *inputs)
     return policies.with_output_scale(actor, OUTPUT_SCALE)
 
 

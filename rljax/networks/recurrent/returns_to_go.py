@@ -5,12 +5,26 @@ Chen et al., Decision Transformer, arXiv:2106.01345.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.agent import Array, EnvSpec, Number, Transition
+from rljax.agent import Acting, Array, EnvSpec, Number, Transition, config
+from rljax.requirements import Real
+
+
+@config
+class WithTargetReturn:
+    """The return that a policy is told to reach: a base of an agent's Config."""
+
+    acting: ClassVar = Acting(settings=("target_return",))
+
+    target_return: Real | None = None  # to aim at; None: the data's largest
+
+    def target(self, largest: Array) -> Number | Array:
+        """The return [] to reach from the beginning of an episode."""
+        return largest if self.target_return is None else self.target_return
 
 
 class ReturnHistory(struct.PyTreeNode):

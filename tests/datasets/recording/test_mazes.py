@@ -129,6 +129,20 @@ def test_goals_follow_each_other_where_the_point_navigates(
         assert set(room.goals) <= set(cells)
 
 
+def test_a_point_that_is_shut_in_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the maze of teleports, where a cell has no neighbour."""
+
+    class Shut(Room):
+        maze_map = np.array([[1, 1, 1], [1, 0, 1], [1, 1, 1]])
+
+    room = Shut(11)
+    monkeypatch.setitem(sys.modules, "ogbench", types.ModuleType("ogbench"))
+    monkeypatch.setattr(gymnasium, "make", lambda *_, **options: room)
+    expert = mazes.PointMaze(experts.RecordingTask("pointmaze-shut", "stitch", "train", 10, 0))
+    assert len(expert.trajectory(0)["actions"]) == 11
+    assert room.ends == {"init_ij": (1, 1), "goal_ij": (1, 1)}
+
+
 @pytest.fixture(params=["navigate", "stitch"])
 def recorded(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, datasets.OfflineDataset]:
     pytest.importorskip("ogbench")
