@@ -6,13 +6,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax.agent import Array, Step, Transition
-from rljax.buffers.dataset import Dataset, DatasetDraw
+from rljax.buffers.dataset import (
+    OPTIMAL_ACTION,
+    AliasDraws,
+    Dataset,
+    DatasetDraw,
+    alias_draws,
+    aliased,
+    with_weights,
+)
 from rljax.buffers.experience import declaration
 from rljax.buffers.replay import (
     Draw,
@@ -283,3 +292,51 @@ class TrajectoryWindows(DatasetDraw):
         window = window_of_data(data, drawn, self.length)
         batch = rows_of(without(data, LAST), window.row)
         return batch.replace(extras={**batch.extras, VALID: window.valid})
+
+
+class ContextDraws(NamedTuple):
+    """Random pieces of lifetimes."""
+
+    first: AliasDraws  # [...]: each piece's first row
+    order: Any  # [..., length] int32
+
+
+@declaration
+class Contexts(DatasetDraw):
+    """Pieces of `length` steps of one trajectory, a lifetime; all pieces are equally likely.
+
+    Arrays are [..., B, length, ...]. The steps are in a random order if they are `shuffled`. Where
+    actions are not the data's own, `extras["optimal_action"]` has those to learn.
+    """
+
+    length: int
+    shuffled: bool
+    imitates_data: bool
+
+    has_columns: ClassVar[bool] = True
+
+    @property
+    def labels(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return () if self.imitates_data else (OPTIMAL_ACTION,)
+
+    def prepare(self, data: Transition) -> Transition:
+        last = with_last_rows(data).extras[LAST]
+        whole = last - np.arange(len(last)) >= self.length - 1
+        if not whole.any():
+            raise ValueError(
+                f"--config.context-length is {self.length - 1:,}, with {self.length:,} steps of a "
+                "trajectory in each piece, and the data have no such trajectory. Lower it."
+            )
+        return with_weights(data, whole / whole.sum())
+
+    def random(self, keys: Array, number: int, experience: Dataset) -> ContextDraws:
+        key_first, key_order = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
+        shape = (experience.num_updates, experience.batch_size, self.length)
+        order = jnp.broadcast_to(jnp.arange(self.length), (len(keys), *shape))
+        if self.shuffled:
+            draw = jax.vmap(lambda key: jax.random.uniform(key, shape))
+            order = jnp.argsort(draw(key_order), axis=-1)
+        return ContextDraws(alias_draws(key_first, number, *shape[:2]), order)
+
+    def rows(self, data: Transition, drawn: ContextDraws) -> Any:
+        return aliased(data, drawn.first)[..., None] + drawn.order

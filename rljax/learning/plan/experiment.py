@@ -77,4 +77,5 @@ def prepared(
     transitions = transitions.replace(extras={name: transitions.extras[name] for name in names})
     if reward_map != AS_STORED:
         transitions = transitions.replace(reward=reward_map(transitions.reward))
-    return experience.prepare(transitions), reward_map
+    num_actions = dataset.action_size if dataset.discrete else None
+    return experience.prepare(transitions, num_actions), reward_map

@@ -55,6 +55,7 @@ OTHERS = {
     "calql",
     "crl",
     "crossq",
+    "dpt",
     "dsrl",
     "expo",
     "famo2o",
