@@ -18,6 +18,7 @@ episode is not seen; from [2]: a transition is one token, as in [1].
 
 [1] Lee et al., DPT, arXiv:2306.14892; jon--lee/decision-pretrained-transformer
 [2] Laskin et al., AD, arXiv:2210.14215
+[3] Chen et al., LHF, arXiv:2505.15143
 
   rljax data record rljax/DarkRoom-10x10 darkroom.npz
   rljax train dpt --data darkroom.npz --env lifetime-10/rljax/DarkRoom-10x10-test
@@ -50,6 +51,7 @@ class Config(networks.WithSchedule):
     # Data
     imitates: Literal["optimal", "data"] = "optimal"  # actions to learn; "data": [2]
     context_length: Count = 100  # H, in transitions; [1]
+    history_stability: NonNegative | None = None  # lambda of [3]; None: all alike, 1: [3]
     normalise_observations: bool = False  # by mean and std; [1]
     num_updates: int = 1  # updates per iteration
     # Policy
@@ -95,6 +97,8 @@ def experience(config: Config) -> buffers.Dataset:
         length=config.context_length + 1,
         shuffled=not imitates_data,
         imitates_data=imitates_data,
+        episode_length=config.episode_length,
+        stability=config.history_stability,
     )
     return buffers.Dataset.of(config, draw=draw, last_step=True)
 

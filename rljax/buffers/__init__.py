@@ -8,6 +8,7 @@ from rljax.buffers.columns import NextAction, ReturnToGo, Source, Time
 from rljax.buffers.dataset import (
     OPTIMAL_ACTION,
     PART,
+    TASK,
     Dataset,
     DatasetDraw,
     DatasetSettings,
@@ -64,6 +65,7 @@ from rljax.buffers.windows import (
 __all__ = [
     "OPTIMAL_ACTION",
     "PART",
+    "TASK",
     "Column",
     "Contexts",
     "Dataset",

@@ -38,6 +38,7 @@ from rljax.system.hardware import nbytes
 ALIAS = "alias_table"  # in a data set's extras: see `alias_table`
 PART = "part"  # label of joined data: a row's data set, counted from 0
 OPTIMAL_ACTION = "optimal_action"  # label: the action [] that is optimal where a row begins
+TASK = "task"  # label: a number [] that tells the tasks of lifetimes apart
 WHOLE = 1 << 32  # the weight of an average row in an alias table
 
 

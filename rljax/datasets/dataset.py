@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rljax.agent import EnvSpec, Part, Transition
-from rljax.buffers import OPTIMAL_ACTION, PART
+from rljax.buffers import OPTIMAL_ACTION, PART, TASK
 from rljax.buffers.storage import frames
 from rljax.envs.signals import numbers
 from rljax.trust import nearest
@@ -23,7 +23,7 @@ FAMILIES = ("d4rl", "minari", "ogbench", "neorl2")
 
 Bounds = tuple[np.ndarray, np.ndarray]
 
-LABELS = (PART, OPTIMAL_ACTION)  # names of columns that are no signals of an environment
+LABELS = (PART, OPTIMAL_ACTION, TASK)  # names of columns that are no signals of an environment
 
 
 def score(returns: Any, reference: Sequence[float] | None) -> Any:

@@ -12,8 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import rljax
+from rljax import datasets
 from rljax.agent import EnvSpec, Transition, first_memory
 from rljax.agents import dpt
+from rljax.runs import records
+from rljax.runs.policies import collect
 from tests.agents import reference
 from tests.agents.test_dt import attended, layer_norm, linear
 
@@ -44,7 +48,7 @@ def pieces(seed: int = 0, size: int = B) -> Transition:
     action, optimal = generator.integers(A, size=(2, size, H + 1))
     shown, after = (np.concatenate([normal(O), np.zeros((*flags.shape, A + 1))], -1) for _ in "12")
     extras = {"optimal_action": optimal.astype(np.float32)}
-    columns = (np.float32(shown), np.int32(action), normal(), flags, flags, np.float32(after))
+    columns: Any = (np.float32(shown), np.int32(action), normal(), flags, flags, np.float32(after))
     return jax.tree.map(jnp.asarray, Transition(*columns, extras))
 
 
@@ -205,3 +209,29 @@ def test_heads_must_divide_the_width() -> None:
     config: Any = dataclasses.replace(CONFIG, heads=3)
     with pytest.raises(ValueError, match=r"--config\.width 4 is not a multiple of .*heads 3"):
         dpt.check(SPEC, config)
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize("imitates", ["optimal", "data"])
+def test_defaults_learn_bandits_in_context(imitates: str, tmp_path: Any) -> None:
+    """With contexts of a quarter of the default length. Uniform pulls have a regret of 150."""
+    env = "rljax/Bandit-4"
+    options: dict[str, Any] = {"steps": 80_000, "length": 26}
+    if imitates == "data":
+        options = {"steps": 100_000, "length": 2, "source": "learning"}
+    dataset = collect.demonstrated(env, **options)
+    file = datasets.write(dataset, tmp_path / "bandits.npz")
+    changes = {"context_length": 25, "imitates": imitates}
+    rljax.train(
+        "dpt",
+        env,
+        600,
+        data=str(file),
+        config=changes,
+        out=tmp_path / "run",
+        eval_every=600,
+        eval_episodes=100,
+    )
+    (line,) = [x for x in records.read(tmp_path / "run", "evaluations") if x["step"] == 600]
+    regret = np.mean(line["signals"]["regret"])
+    assert regret < 100.0, regret

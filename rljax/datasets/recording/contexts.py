@@ -1,6 +1,7 @@
-"""Data of tasks that are learnt in context: with optimal actions, or as histories of a learner.
+"""Data of tasks that are learnt in context: random transitions, or histories of a learner.
 
-Each lifetime has a task of its own, and is one trajectory.
+Each lifetime is one trajectory with a random task. The columns `optimal_action` and `task` have the
+optimal action of each row, and a number that tells tasks apart.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from rljax.agent import Array, Transition, choose
-from rljax.buffers import OPTIMAL_ACTION
+from rljax.buffers import OPTIMAL_ACTION, TASK
 from rljax.envs.lifetimes import Lifetime, Repeatable
 
 ROWS = 101  # of a lifetime with optimal actions: 100 of a context and a query
@@ -32,6 +33,10 @@ class KnownTask(Repeatable, Protocol):
 
     def place(self, state: Any) -> Array:
         """The number [] of the place where a state is."""
+        ...
+
+    def number(self, state: Any) -> Array:
+        """A number [] that tells tasks apart."""
         ...
 
     def anywhere(self, key: Array, state: Any) -> Any:
@@ -56,7 +61,7 @@ def with_optimal_actions(task: KnownTask, key: Array, number: int, rows: int) ->
     """`number` lifetimes of `rows` transitions, one after another, as Lee et al. record them
     (arXiv:2306.14892).
 
-    Each row begins in a random state, and `extras["optimal_action"]` is optimal there.
+    Each row begins in a random state.
     """
 
     def lifetime(key: Array) -> Transition:
@@ -70,9 +75,8 @@ def with_optimal_actions(task: KnownTask, key: Array, number: int, rows: int) ->
             action = jax.random.categorical(key_action, logits).astype(jnp.int32)
             following, _, reward, *_ = task.step(key_step, before, action, task.params)
             never = jnp.zeros((), jnp.bool_)
-            optimal = {OPTIMAL_ACTION: task.optimal_action(before).astype(jnp.float32)}
-            observation = task.observe(before)
-            return Transition(observation, action, reward, never, never, following, optimal)
+            observation, labels = task.observe(before), _labels(task, before)
+            return Transition(observation, action, reward, never, never, following, labels)
 
         return _ended(jax.vmap(row)(jax.random.split(key_rows, rows)))
 
@@ -97,7 +101,7 @@ def histories(task: KnownTask, key: Array, number: int, episodes: int) -> Transi
             (values, visits), observation, state = carry
             key, time = inputs
             key_step, key_explore, key_random = jax.random.split(key, 3)
-            place = task.place(state.environment)
+            place, labels = task.place(state.environment), _labels(task, state.environment)
             share = jnp.maximum(1.0 - time / (LEARNT * steps), EXPLORATION)
             random = jax.random.randint(key_random, (), 0, task.spec.action_size)
             explores = jax.random.bernoulli(key_explore, share)
@@ -110,13 +114,18 @@ def histories(task: KnownTask, key: Array, number: int, episodes: int) -> Transi
             rate = jnp.maximum(1.0 / visits[place, action], STEP)
             error = reward + DISCOUNT * later - values[place, action]
             values = values.at[place, action].add(rate * error)
-            row = Transition(observation, action, reward, terminated, truncated, following)
+            row = Transition(observation, action, reward, terminated, truncated, following, labels)
             return ((values, visits), following, state), row
 
         inputs = (jax.random.split(key_steps, steps), jnp.arange(steps))
         return _ended(jax.lax.scan(step, (learner, observation, state), inputs)[1])
 
     return _joined(jax.vmap(lifetime)(jax.random.split(key, number)))
+
+
+def _labels(task: KnownTask, state: Any) -> dict[str, Array]:
+    optimal = task.optimal_action(state).astype(jnp.float32)
+    return {OPTIMAL_ACTION: optimal, TASK: jnp.asarray(task.number(state), jnp.float32)}
 
 
 def _ended(rows: Transition) -> Transition:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from rljax.agent import Transition, difference, shown
-from rljax.buffers import OPTIMAL_ACTION, PART, RewardTransform
+from rljax.buffers import OPTIMAL_ACTION, PART, TASK, RewardTransform
 from rljax.buffers.rows import RewardMap
 from rljax.buffers.storage import frames
 from rljax.datasets.dataset import FIELDS, OfflineDataset, cut
@@ -242,10 +242,12 @@ def require_labels(dataset: OfflineDataset, labels: Sequence[str], agent: str) -
     purposes = {
         PART: "tells joined data sets apart",
         OPTIMAL_ACTION: "learns optimal actions",
+        TASK: "compares lifetimes of the same task",
     }
     commands = {
         PART: "rljax data join BOTH.hdf5 EXPERT MIXTURE --mark-parts",
         OPTIMAL_ACTION: "rljax data record rljax/DarkRoom-10x10 FILE.npz",
+        TASK: "rljax data record rljax/DarkRoom-9x9-20 FILE.npz --from learning",
     }
     for label in labels:
         if label not in dataset.transitions.extras:

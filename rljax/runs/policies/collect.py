@@ -143,6 +143,7 @@ def demonstrated(
         )
     spec: EnvSpec = task.spec
     shown, longest = getattr(task, "demonstrations", None), spec.max_episode_steps
+    assert longest is not None
     if source == "learning":
         length = contexts.EPISODES if length is None else length
         shown, longest = functools.partial(contexts.histories, task), length * longest
@@ -150,7 +151,6 @@ def demonstrated(
         longest = contexts.ROWS if length is None else length
         shown = functools.partial(contexts.with_optimal_actions, task)
     assert shown is not None
-    assert longest is not None
     if steps < longest:
         raise ValueError(f"--steps is {steps}, an episode of '{env}' has {longest}.")
     _require_room(spec, steps)
