@@ -49,7 +49,7 @@ def pieces(seed: int = 0, size: int = B) -> Transition:
     shown, after = (np.concatenate([normal(O), np.zeros((*flags.shape, A + 1))], -1) for _ in "12")
     extras = {"optimal_action": optimal.astype(np.float32)}
     columns: Any = (np.float32(shown), np.int32(action), normal(), flags, flags, np.float32(after))
-    return jax.tree.map(jnp.asarray, Transition(*columns, extras))
+    return jax.tree.map(jnp.asarray, Transition(*columns, extras=extras))
 
 
 def example() -> Any:
