@@ -15,9 +15,10 @@ from rljax.envs.tasks import (
     neorl2,
     pendulum_pictures,
     point_hazards,
+    point_maze,
 )
 
-MODULES = (analytic, mjx, neorl2, job_shop, point_hazards, pendulum_pictures)
+MODULES = (analytic, mjx, neorl2, job_shop, point_hazards, point_maze, pendulum_pictures)
 ENVIRONMENTS: dict[str, Any] = {
     name: made_by for module in MODULES for name, made_by in module.ENVIRONMENTS.items()
 }
