@@ -259,7 +259,15 @@ def test_pieces_of_trajectories_are_joined(study, tmp_path, monkeypatch):
         assert (settings["episodes"], settings["seed"]) == (50, 1)
         return {"episodes": lines}
 
+    def paths(out: Path, target: float | None, episodes: int) -> np.ndarray:
+        """Down and to the right, round by the left, and nowhere."""
+        places = np.zeros((200, episodes, 2))
+        places[50, :20, 0] = -1.5
+        places[100, :30, 0] = 1.5
+        return places
+
     monkeypatch.setattr(stitching.evaluate, "evaluate_run", evaluated)
+    monkeypatch.setattr(stitching, "paths", paths)
     data = datasets.write(collect.demonstrated(stitching.NAME, steps=1600), tmp_path / "maze.npz")
     words = ("--data", data, "--updates", 10, "--dt-updates", 5, "--hidden", 8)
     written = study(stitching, "maze", *words, "--seeds", 2)
@@ -267,11 +275,13 @@ def test_pieces_of_trajectories_are_joined(study, tmp_path, monkeypatch):
     largest, short_way = written["data_largest"], written["short_way"]
     assert largest < 75 < 110 < short_way
     for key, cell in written["cells"].items():
-        targets = [largest, short_way] if key in ("dt", "rvs") else [None]
+        targets = [largest, short_way] if stitching.CELLS[key].aims else [None]
         assert [each["target"] for each in cell["played"]] == targets
         for each in cell["played"]:
             assert each["return"] == pytest.approx([55 + (each["target"] or 0) / 2] * 2, abs=0.1)
             assert each["joined"] == each["success"] == [50.0, 50.0]
+            assert each["ways"] == {"short": 20.0, "long": 40.0, "neither": 40.0}
+            assert np.shape(each["paths"]) == (8, 40, 2)
     assert written["cells"]["dt"]["updates"] == 5
     assert written["cells"]["iql"]["settings"]["hidden"] == [8]
     row = f"| DT | {short_way:.1f} | "

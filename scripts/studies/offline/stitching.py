@@ -2,7 +2,8 @@
 
 The data go down one cell and stay there, or go the long way round to the goal: no episode takes the
 short way, whose beginning and end they have. DT and RvS are asked for the largest return of the
-data, and for that of the short way. An episode counts as joined if it returns more than any of the
+data, and for that of the short way; RvS in both of its forms, as an average of the rewards to come
+and as what is left of the return. An episode counts as joined if it returns more than any of the
 data.
 
   rljax data record rljax/PointMaze maze.npz --steps 200000
@@ -21,19 +22,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rljax import datasets
 from rljax.analysis import folders
-from rljax.envs.tasks.point_maze import NAME, PointMaze
+from rljax.envs.tasks.point_maze import COLUMNS, MAZE, NAME, ROWS, PointMaze
 from rljax.runs import run
-from rljax.runs.policies import evaluate
+from rljax.runs.policies import evaluate, loading
 from rljax.system.hardware import provenance
 from scripts.results.shared import over_seeds
 from scripts.studies import shared
 
 EVALUATIONS = 5
 EPISODES = 500  # of the short way, whose mean return is the second target
+DRAWN, EVERY = 8, 5  # paths of the first seed, and steps between their points
+LEFT = -1.0  # the long way leads through the cells beyond this x
 
 
 class Cell(NamedTuple):
@@ -62,11 +66,12 @@ CELLS = {
         },
         aims=True,
     ),
-    "rvs": Cell("RvS", "rvs", {"dropout": 0.0}, aims=True),
+    "rvs": Cell("RvS, average", "rvs", {"dropout": 0.0}, aims=True),
+    "rvs-sum": Cell("RvS, sum", "rvs", {"dropout": 0.0, "outcome": "sum"}, aims=True),
     # The authors' for AntMaze's mazes.
     "iql": Cell("IQL", "iql", {"expectile": 0.9, "inverse_temperature": 10.0}),
 }
-COLOURS = dict(zip(CELLS, ("#999999", "#D55E00", "#E69F00", "#0072B2"), strict=True))
+COLOURS = dict(zip(CELLS, ("#999999", "#D55E00", "#E69F00", "#CC79A7", "#0072B2"), strict=True))
 # Mean return of 4 seeds and its spread, arXiv:2310.06268, table 1. IQL and RvS are not in it.
 PUBLISHED = {
     "MBRCSL": "91.5 +- 7.1",
@@ -131,7 +136,10 @@ def outcome(key: str, out: Path, study: Mapping[str, Any]) -> dict[str, Any]:
         "compile_seconds": record.summary["compile_seconds"],
         "git_revision": record.config["git_revision"],
         **shared.curves(out, 1),
-        "played": [played(out, target, study) for target in targets],
+        "played": [
+            played(out, target, study) | ways(paths(out, target, study["episodes"]))
+            for target in targets
+        ],
     }
 
 
@@ -150,17 +158,47 @@ def played(out: Path, target: float | None, study: Mapping[str, Any]) -> dict[st
     }
 
 
+def paths(out: Path, target: float | None, episodes: int) -> np.ndarray:
+    """Where [T, N, 2] the first seed's policy goes in N episodes."""
+    config = {} if target is None else {"target_return": target}
+    policy, task = loading.load(out, config=config), PointMaze()
+    keys = jax.random.split(jax.random.key(2), episodes)
+    observation, state = jax.vmap(task.reset)(keys)
+    step = jax.jit(jax.vmap(task.step))
+    last, places = jnp.zeros((episodes, 3)), []
+    for time in range(task.horizon):
+        # who is told a return observes the last action and reward, too
+        shown = observation if target is None else jnp.concatenate([observation, last], axis=-1)
+        action = policy(np.asarray(shown), step=time)
+        observation, state, reward, *_ = step(keys, state, action)
+        last = jnp.concatenate([jnp.clip(action, -1.0, 1.0), reward[:, None]], axis=-1)
+        places.append(state.position)
+    return np.asarray(jnp.stack(places))
+
+
+def ways(places: np.ndarray) -> dict[str, Any]:
+    """Which way paths [T, N, 2] take to the goal's cell, in per cent, and some of them."""
+    left = (places[..., 0] < LEFT).any(axis=0)
+    there = (places[..., 0] > 1.0).any(axis=0)
+    shares = {"short": there & ~left, "long": there & left, "neither": ~there}
+    return {
+        "ways": {name: round(100 * float(x.mean()), 1) for name, x in shares.items()},
+        "paths": places[::EVERY, :DRAWN].round(2).swapaxes(0, 1).tolist(),
+    }
+
+
 def table(study: Mapping[str, Any]) -> str:
     """The results as Markdown: a row for each agent and target, with each seed."""
     lines = [
-        "| | target | return, each seed | episodes above all data, % | at the goal at the end, % "
-        "| published return |",
+        "| | target | return, each seed | episodes above all data, % | first seed: short way, long "
+        "way, neither, % | published return |",
         "|---|---|---|---|---|---|",
     ]
     for key, cell in CELLS.items():
         for row in study["cells"].get(key, {"played": []})["played"]:
             target = "" if row["target"] is None else f"{row['target']:.1f}"
-            values = (over_seeds(row[name]) for name in ("return", "joined", "success"))
+            values = [over_seeds(row[name]) for name in ("return", "joined")]
+            values.append(", ".join(f"{x:.0f}" for x in row["ways"].values()))
             published = PUBLISHED.get(cell.name, "-")
             lines.append(f"| {cell.name} | {target} | {' | '.join(values)} | {published} |")
     for name, key in (
@@ -173,32 +211,44 @@ def table(study: Mapping[str, Any]) -> str:
 
 
 def draw(study: Mapping[str, Any], path: Path) -> None:
-    """Draw mean returns over updates, and the returns of the last policies' episodes."""
+    """Draw mean returns over updates, returns of the last policies' episodes, and paths."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 3.8), layout="constrained")
-    curves, episodes = figure.subplots(1, 2, sharey=True)
-    names = []
+    rows = [(key, row) for key, cell in study["cells"].items() for row in cell["played"]]
+    figure = Figure(figsize=(11, 6), layout="constrained")
+    upper, lower = figure.subfigures(2, 1, height_ratios=(3, 2))
+    curves, episodes = upper.subplots(1, 2, sharey=True)
     for key, cell in study["cells"].items():
         for i, returns in enumerate(cell["returns"]):
             share = np.array(cell["steps"]) / cell["updates"]
             label = None if i else CELLS[key].name
             curves.plot(share, returns, color=COLOURS[key], label=label, linewidth=1)
-        for row in cell["played"]:
-            returns = np.ravel(row["returns"])
-            places = len(names) + np.linspace(-0.3, 0.3, len(returns))
-            episodes.plot(places, returns, ".", color=COLOURS[key], markersize=2)
-            target = "" if row["target"] is None else f"\nasked for {row['target']:.0f}"
-            names.append(CELLS[key].name + target)
+    for i, (key, row) in enumerate(rows):
+        returns = np.ravel(row["returns"])
+        places = i + np.linspace(-0.3, 0.3, len(returns))
+        episodes.plot(places, returns, ".", color=COLOURS[key], markersize=2)
     for axis in (curves, episodes):
-        for level, style in (("data_largest", ":"), ("short_way", "--")):
-            label = {"data_largest": "largest of the data", "short_way": "short way"}[level]
-            axis.axhline(study[level], color="k", linewidth=0.8, linestyle=style, label=label)
+        axis.axhline(study["data_largest"], color="k", lw=0.8, ls=":", label="largest of the data")
+        axis.axhline(study["short_way"], color="k", lw=0.8, ls="--", label="short way")
     curves.set(xlabel="share of the updates", ylabel="return", title="evaluations, each seed")
-    episodes.set_xticks(range(len(names)), names, fontsize="small")
     episodes.set(title="episodes of the last policies")
-    figure.legend(*curves.get_legend_handles_labels(), loc="outside right upper")
+    episodes.set_xticks(range(len(rows)), [_label(*row) for row in rows], fontsize="x-small")
+    upper.legend(*curves.get_legend_handles_labels(), loc="outside right upper", fontsize="small")
+    mazes = np.ravel(lower.subplots(2, max((len(rows) + 1) // 2, 1), squeeze=False))
+    for maze in mazes:
+        maze.set_axis_off()
+    extent = (-COLUMNS / 2, COLUMNS / 2, -ROWS / 2, ROWS / 2)
+    for maze, (key, row) in zip(mazes, rows, strict=False):
+        maze.imshow(MAZE, cmap="Greys", vmax=3, extent=extent)
+        for places in row["paths"]:
+            maze.plot(*np.transpose(places), color=COLOURS[key], linewidth=0.8)
+        maze.set_title(_label(key, row).replace("\n", ", "), fontsize="x-small")
     figure.savefig(path, dpi=130)
+
+
+def _label(key: str, row: Mapping[str, Any]) -> str:
+    name = CELLS[key].name
+    return name if row["target"] is None else f"{name}\nasked for {row['target']:.0f}"
 
 
 def main() -> None:
