@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from rljax.agent import Array, EnvSpec, Transition
+from rljax.agent import Array, EnvSpec, Number, Transition
 from rljax.envs.environment import StepResult
 
 NAME = "rljax/PointMaze"
@@ -128,11 +128,12 @@ class PointMaze:
         self, key: Array, goals: Any, last: Any, random: Any, spread: float = SPREAD
     ) -> Transition:
         keys = jax.random.split(key, len(goals))
-        rows = jax.vmap(lambda *of: self._episode(*of, spread))(keys, goals, last, random)
+        episode = jax.vmap(self._episode, in_axes=(0, 0, 0, 0, None))
+        rows = episode(keys, goals, last, random, spread)
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
 
     def _episode(
-        self, key: Array, goals: Array, last: Array, random: Array, spread: float
+        self, key: Array, goals: Array, last: Array, random: Array, spread: Number
     ) -> Transition:
         key_reset, *keys = jax.random.split(key, 4)
         steps = (self.horizon, 2)

@@ -216,7 +216,8 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
 
     rows = [(key, row) for key, cell in study["cells"].items() for row in cell["played"]]
     figure = Figure(figsize=(11, 6), layout="constrained")
-    upper, lower = figure.subfigures(2, 1, height_ratios=(3, 2))
+    halves: Any = figure.subfigures(2, 1, height_ratios=(3, 2))
+    upper, lower = halves
     curves, episodes = upper.subplots(1, 2, sharey=True)
     for key, cell in study["cells"].items():
         for i, returns in enumerate(cell["returns"]):

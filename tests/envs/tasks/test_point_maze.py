@@ -136,11 +136,12 @@ def played() -> Any:
 def test_scripted_episodes_are_the_authors(part: int) -> None:
     for seed in range(3):
         generator = np.random.default_rng(seed)
-        draws = Draws(
+        numbers = (
             generator.uniform(-0.25, 0.25, (3, 2)),
             generator.uniform(0, 0.2, (200, 2)),
             generator.uniform(-1, 1, (200, 2)),
         )
+        draws = Draws(*map(jnp.asarray, numbers))
         start = centre((1, 2)) + generator.uniform(-0.25, 0.25, 2)
         state = MazeState(jnp.asarray(start), jnp.zeros(2), jnp.asarray(centre((2, 4))))
         cells = [[(2, 2)], [(1, 1), (2, 1), (2, 4)]][int(part > 1)]
