@@ -239,6 +239,7 @@ class Acting:
     settings: tuple[str, ...] = ()
     # how many actions follow one decision, in agents that emit sequences
     sequence: str | None = None
+    returns: tuple[str, ...] = ()  # those of `settings` for which a score may stand, "90%"
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -35,8 +35,8 @@ def load_all(
     `out` is a run's folder, or a file of `rljax pack`.
 
     `config` has new values of settings that the agent's `acting` names, and classes of networks
-    that only Python knows. `parts` are of
-    `rljax.learning.named_code.PARTS`.
+    that only Python knows. "90%" of a return to reach is the return with this published score.
+    `parts` are of `rljax.learning.named_code.PARTS`.
 
     Raises `ValueError` for no run, code without trust and other settings; `CheckpointError` without
     a usable checkpoint.
@@ -45,6 +45,7 @@ def load_all(
     config = arguments.classes_again(folder, config)
     described, settings, module, trained = _read(folder, parts)
     spec = EnvSpec.read(described["spec"])
+    config = _returns_of_scores(module, trained, config, described["reference"])
     changed = changed_for_acting(module, trained, config, settings.agent)
     if config:
         contract.check(module, spec, changed)
@@ -185,7 +186,7 @@ def read_changes(
 
     Raises `ValueError` for other settings or texts, and where `out` is no run.
     """
-    _, settings, module, config = _read(arguments.run_folder(out), ("agent",))
+    described, settings, module, config = _read(arguments.run_folder(out), ("agent",))
     values: dict[str, list[Any]] = {}
     for typed, words in texts.items():
         name = configuration.setting(config, typed)
@@ -193,8 +194,39 @@ def read_changes(
         flag = configuration.flag(typed)
         if not words:
             raise ValueError(f"{flag} needs a value, or several: one evaluation for each.")
-        values[name] = [configuration.parse(config, name, word, flag) for word in words]
+        raw = [
+            _returns_of_scores(module, config, {name: word}, described["reference"])[name]
+            for word in words
+        ]
+        values[name] = [configuration.parse(config, name, str(word), flag) for word in raw]
     return values
+
+
+def _returns_of_scores(
+    module: Any, config: Any, changes: Mapping[str, Any], reference: Sequence[float] | None
+) -> dict[str, Any]:
+    """`changes`, with returns in place of scores such as "90%".
+
+    Raises `ValueError` for another number, and without the `reference` returns of 0 and 100.
+    """
+    raw = dict(changes)
+    for name in acting(module, config).returns:
+        value = changes.get(name)
+        if not (isinstance(value, str) and value.endswith("%")):
+            continue
+        flag = configuration.flag(name)
+        try:
+            share = float(value[:-1]) / 100.0
+        except ValueError:
+            raise ValueError(f"{flag} is '{value}': a score is a number, such as 90%.") from None
+        if reference is None:
+            raise ValueError(
+                f"{flag} is '{value}', and the run's data have no published returns with scores 0 "
+                "and 100: give a return, without %."
+            )
+        low, high = reference
+        raw[name] = low + share * (high - low)
+    return raw
 
 
 def changed_for_acting(module: Any, config: Any, changes: Mapping[str, Any], agent: str) -> Any:
