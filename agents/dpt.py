@@ -18,7 +18,7 @@ episode is not seen; from [2]: a transition is one token, as in [1].
 
 [1] Lee et al., DPT, arXiv:2306.14892; jon--lee/decision-pretrained-transformer
 [2] Laskin et al., AD, arXiv:2210.14215
-[3] Chen et al., LHF, arXiv:2505.15143
+[3] Chen et al., LHF, arXiv:2505.15143; [4] Wu et al., T2MIR, arXiv:2506.05426
 
   rljax data record rljax/DarkRoom-10x10 darkroom.npz
   rljax train dpt --data darkroom.npz --env lifetime-10/rljax/DarkRoom-10x10-test
@@ -36,12 +36,12 @@ from flax import struct
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks.layers import Dense, Dropout, Module
-from rljax.networks.recurrent import contexts, transformer
+from rljax.networks.recurrent import contexts, experts, transformer
 from rljax.requirements import Count, NonNegative, Share
 
 
 @agent.config
-class Config(networks.WithSchedule):
+class Config(experts.WithExperts, networks.WithSchedule):
     """Hyperparameters."""
 
     # Optimisation
@@ -68,6 +68,7 @@ class State(struct.PyTreeNode):
     """What learning changes."""
 
     policy: networks.Trained  # Policy
+    target_gate: Any  # of task experts, if there are any
 
 
 class Policy(Module):
@@ -77,17 +78,20 @@ class Policy(Module):
     width: int
     layers: int
     heads: int
+    experts: experts.Sizes | None
 
     @nn.compact
-    def __call__(self, rows: Array, dropout: Dropout | None = None) -> Array:
+    def __call__(
+        self, rows: Array, dropout: Dropout | None = None, target_gate: Any = None
+    ) -> tuple[Array, experts.Losses]:
         """Logits [..., H + 1, A] of a query and H transitions [..., H + 1, 2 O + A + 1]."""
         number = rows.shape[-2]
         initialise = nn.initializers.normal(transformer.STD)
         places = self.param("place", initialise, (number, self.width))
         x = Dense(self.width, name="input")(rows) + places
-        f = transformer.gpt2(self.layers, self.heads, name="transformer")
-        x = f(x, jnp.ones(x.shape[:-1], bool), dropout)
-        return Dense(self.action_size, name="output")(x)
+        f = transformer.gpt2(self.layers, self.heads, self.experts, name="transformer")
+        x, losses = f.with_losses(x, jnp.ones(x.shape[:-1], bool), dropout, target_gate)
+        return Dense(self.action_size, name="output")(x), losses
 
 
 def experience(config: Config) -> buffers.Dataset:
@@ -99,6 +103,7 @@ def experience(config: Config) -> buffers.Dataset:
         imitates_data=imitates_data,
         episode_length=config.episode_length,
         stability=config.history_stability,
+        pairs=config.task_experts > 0,
     )
     return buffers.Dataset.of(config, draw=draw, last_step=True)
 
@@ -113,6 +118,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_vectors("dpt", spec)
     agent.require_discrete("dpt", spec, "dt")
     agent.require_range(config, dropout=(0, 0.99))
+    experts.check(config, config.width, config.batch_size)
     if config.width % config.heads:
         raise ValueError(
             f"--config.width {config.width} is not a multiple of --config.heads {config.heads}."
@@ -121,10 +127,14 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters."""
-    module = Policy(spec.action_size, config.width, config.layers, config.heads)
+    sizes = (spec.action_size, config.width, config.layers, config.heads)
+    module = Policy(*sizes, config.sizes)
     rows = contexts.context(spec, config.context_length + 1).recent.rows
     policy = networks.create(module, key, rows)
-    return State(networks.trained(policy, config.learning_rate, config))
+    return State(
+        policy=networks.trained(policy, config.learning_rate, config),
+        target_gate=experts.target_gate(policy.params["transformer"]),
+    )
 
 
 def remember(spec: EnvSpec, config: Config) -> contexts.Context:
@@ -147,7 +157,7 @@ def act(
     if imitates_data:
         first = seen.rows[..., 0, : now.shape[-1]]
         now = jnp.where(seen.number[..., None] > 0, first, now)
-    logits = output(state.policy, now, seen.rows)
+    logits, _ = output(state.policy, now, seen.rows)
     place = seen.number[..., None, None]
     logits = jnp.take_along_axis(logits, place, axis=-2)[..., 0, :]
     if explore or config.sampled:
@@ -155,27 +165,30 @@ def act(
     return jnp.argmax(logits, axis=-1), {}, memory
 
 
-def output(policy: Any, state: Array, rows: Array, dropout: Dropout | None = None) -> Array:
+def output(policy: Any, state: Array, rows: Array, **training: Any) -> tuple[Array, experts.Losses]:
     """f_0 to f_H [..., H + 1, A] of a query [..., O] and H transitions."""
     action_size = rows.shape[-1] - 2 * state.shape[-1] - 1
     query = contexts.query(state, action_size)[..., None, :]
-    return policy(jnp.concatenate([query, rows], axis=-2), dropout=dropout)
+    return policy(jnp.concatenate([query, rows], axis=-2), **training)
 
 
-# [1, eq. 2; train.py]; [2, eq. 3]
-def policy_loss(policy: networks.Network, batch: Transition, config: Config, key: Array) -> Loss:
+# [1, eq. 2; train.py]; [2, eq. 3]; [4, train.py]
+def policy_loss(
+    policy: networks.Network, state: State, batch: Transition, config: Config, key: Array
+) -> Loss:
     """Cross-entropy of the actions after each number of transitions."""
     action_size = policy.params["output"]["kernel"].shape[-1]
     size = batch.next_observation.shape[-1] - action_size - 1
-    state, successor = (x[..., :size] for x in (batch.observation, batch.next_observation))
+    now, successor = (x[..., :size] for x in (batch.observation, batch.next_observation))
     action = jax.nn.one_hot(batch.action, action_size)
-    rows = contexts.packed(state, action, successor, batch.reward)[:, :-1]
-    dropout = Dropout(key, config.dropout)
+    rows = contexts.packed(now, action, successor, batch.reward)[:, :-1]
+    training = {"dropout": Dropout(key, config.dropout), "target_gate": state.target_gate}
     if config.imitates == "data":
-        logits = output(policy, state[:, 0], rows, dropout)  # [B, H + 1, A]
+        logits, losses = output(policy, now[:, 0], rows, **training)  # [B, H + 1, A]
         target = batch.action
     else:
-        logits = output(policy, state[:, -1], rows, dropout)[:, 1:]
+        logits, losses = output(policy, now[:, -1], rows, **training)
+        logits = logits[:, 1:]
         target = batch.extras[buffers.OPTIMAL_ACTION][:, -1:].astype(jnp.int32)
     log_probs = jax.nn.log_softmax(logits)
     target = jnp.broadcast_to(target, log_probs.shape[:-1])[..., None]
@@ -184,7 +197,9 @@ def policy_loss(policy: networks.Network, batch: Transition, config: Config, key
         "policy/loss": -log_prob.mean(),
         "policy/last_loss": -log_prob[:, -1].mean(),
     }
-    return -log_prob.sum(), metrics
+    if config.token_experts:
+        metrics |= {"policy/balance": losses.balance, "policy/contrast": losses.contrast}
+    return log_prob.size * (losses.total(config) - log_prob.mean()), metrics
 
 
 def update(
@@ -192,8 +207,10 @@ def update(
 ) -> tuple[State, Metrics]:
     """One update."""
     optimiser = networks.optimiser(config.learning_rate, step, config)
-    policy, metrics = state.policy.step(optimiser, policy_loss, batch, config, key)
-    return state.replace(policy=policy), metrics
+    policy, metrics = state.policy.step(optimiser, policy_loss, state, batch, config, key)
+    params = policy.parameters.params["transformer"]
+    target_gate = experts.followed(state.target_gate, params, config.gate_rate)
+    return State(policy, target_gate), metrics
 
 
 if __name__ == "__main__":

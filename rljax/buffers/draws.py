@@ -43,6 +43,7 @@ from rljax.buffers.windows import (
     with_last_rows,
 )
 
+FIRST = "first_row"  # in extras: the first row [N] of each row's trajectory
 BLOCK = 64  # steps of the episodes that go on, which are read at a time
 
 
@@ -298,8 +299,9 @@ class TrajectoryWindows(DatasetDraw):
 class ContextDraws(NamedTuple):
     """Random pieces of lifetimes."""
 
-    first: AliasDraws  # [...]: each piece's first row
-    order: Any  # [..., length] int32
+    first: AliasDraws  # [..., B]: each piece's first row; with pairs [..., B / 2]
+    order: Any  # [..., B, length] int32
+    other: Any  # [..., B / 2] in [0, 1): where in the same lifetimes the second half begins
 
 
 @declaration
@@ -310,7 +312,8 @@ class Contexts(DatasetDraw):
     actions are not the data's own, `extras["optimal_action"]` has those to learn.
 
     All pieces are equally likely. With `stability`, they have the `history_weights` of their
-    lifetimes, whose episodes have `episode_length` steps.
+    lifetimes, whose episodes have `episode_length` steps. With `pairs`, the second half of a batch
+    has pieces of the same lifetimes as the first, in the same order.
     """
 
     length: int
@@ -318,6 +321,7 @@ class Contexts(DatasetDraw):
     imitates_data: bool
     episode_length: int = 1
     stability: float | None = None
+    pairs: bool = False
 
     has_columns: ClassVar[bool] = True
 
@@ -336,7 +340,11 @@ class Contexts(DatasetDraw):
                 f"--config.context-length is {self.length - 1:,}, with {self.length:,} steps of a "
                 "trajectory in each piece, and the data have no such trajectory. Lower it."
             )
-        return with_weights(without(data, TASK), weight / weight.sum())
+        data = with_weights(without(data, TASK), weight / weight.sum())
+        if not self.pairs:
+            return data
+        first = np.searchsorted(last, last).astype(np.int32)
+        return data.replace(extras={**data.extras, FIRST: first, LAST: last})
 
     def _weights(self, data: Transition, last: np.ndarray) -> np.ndarray:
         """The weight [N] of each row's lifetime."""
@@ -368,10 +376,24 @@ class Contexts(DatasetDraw):
         if self.shuffled:
             draw = jax.vmap(lambda key: jax.random.uniform(key, shape))
             order = jnp.argsort(draw(key_order), axis=-1)
-        return ContextDraws(alias_draws(key_first, number, *shape[:2]), order)
+        halves = shape[1] // (2 if self.pairs else 1)
+        first = alias_draws(key_first, number, shape[0], halves)
+        uniform = jax.vmap(lambda key: jax.random.uniform(key, (shape[0], halves)))
+        other = uniform(jax.vmap(jax.random.fold_in, (0, None))(key_first, 1)) if self.pairs else ()
+        return ContextDraws(first, order, other)
 
     def rows(self, data: Transition, drawn: ContextDraws) -> Any:
-        return aliased(data, drawn.first)[..., None] + drawn.order
+        first = aliased(data, drawn.first)
+        if self.pairs:
+            xp: Any = np if isinstance(first, np.ndarray) else jnp
+            begin, last = (data.extras[name][first] for name in (FIRST, LAST))
+            number = last - begin - self.length + 2  # of whole pieces
+            ahead = xp.minimum((drawn.other * number).astype(np.int32), number - 1)
+            first = xp.concatenate([first, begin + ahead], axis=-1)
+        return first[..., None] + drawn.order
+
+    def take(self, data: Transition, drawn: ContextDraws) -> Transition:
+        return without(super().take(data, drawn), FIRST)
 
 
 def history_weights(

@@ -33,6 +33,7 @@ CONFIG = dpt.Config(
     weight_decay=0.1,
 )
 DISTILLATION = dataclasses.replace(CONFIG, imitates="data")
+EXPERTS = dataclasses.replace(CONFIG, token_experts=3, task_experts=2, expert_width=5)
 KEY = jax.random.key(0)
 POLICY_IS_A_DRAW = True  # evaluations draw actions
 
@@ -148,6 +149,25 @@ def test_updates_equal_cross_entropies_with_a_transformer(config: dpt.Config) ->
         bias = each["transformer"]["attention_0"].pop("bias")
         each["transformer"]["attention_0"] |= {"query": bias[:4], "value": bias[8:]}
     reference.assert_close(state.policy.parameters.params, params, rtol=1e-3, atol=2e-5)
+
+
+def test_experts_add_their_losses_and_their_target_follows() -> None:
+    """The loss's parts are those of the network; without weights, they change nothing."""
+    state, batch = fresh(EXPERTS), pieces()
+    policy = state.policy.parameters
+    loss, metrics = dpt.policy_loss(policy, state, batch, EXPERTS, KEY)
+    assert metrics["policy/balance"] > 0.0
+    assert metrics["policy/contrast"] > 0.0
+    added = 0.01 * metrics["policy/balance"] + 1e-3 * metrics["policy/contrast"]
+    np.testing.assert_allclose(loss, B * H * (metrics["policy/loss"] + added), rtol=1e-5)
+    new, _ = update(state, batch, KEY, 0, EXPERTS)
+    gates = [
+        x.policy.parameters.params["transformer"]["mixtures"]["task_gate"] for x in (state, new)
+    ]
+    for name, gate in new.target_gate.items():
+        expected = 0.995 * state.target_gate[name] + 0.005 * gates[1][name]
+        np.testing.assert_allclose(gate, expected, rtol=1e-4, atol=1e-6)
+        assert (np.asarray(gates[0][name]) != np.asarray(gates[1][name])).any()
 
 
 @pytest.mark.parametrize(

@@ -530,6 +530,29 @@ def test_contexts_longer_than_all_lifetimes_are_refused() -> None:
         draw.prepare(lifetimes([[1.0]], [0], steps=3))
 
 
+@pytest.mark.parametrize("on_host", [False, True])
+def test_pairs_of_contexts_are_of_the_same_lifetimes(on_host: bool) -> None:
+    data = lifetimes(np.ones((4, 3)), np.arange(4))
+    draw = buffers.Contexts(length=4, shuffled=False, imitates_data=True, pairs=True)
+    declared = buffers.Dataset(batch_size=800, num_updates=2, draw=draw)
+    prepared = declared.prepare(data.replace(extras={}))
+    drawn = declared.random(jax.random.split(jax.random.key(0), 1), 24)
+    if on_host:
+        batch = declared.take(prepared, jax.tree.map(np.asarray, drawn))
+    else:
+        batch = declared.take(jax.tree.map(jnp.asarray, prepared), drawn)
+    assert not batch.extras
+    pieces = np.asarray(batch.observation)[..., 0].astype(int).reshape(2, 2, 400, 4)
+    np.testing.assert_array_equal(pieces, pieces[..., :1] + np.arange(4))
+    np.testing.assert_array_equal(
+        pieces // 6, np.broadcast_to(pieces[:, :1, :, :1] // 6, pieces.shape)
+    )
+    for half in (0, 1):
+        counts = np.bincount(pieces[:, half, :, 0].ravel() % 6, minlength=6)
+        assert (counts[3:] == 0).all()
+        assert np.abs(counts[:3] - 800 / 3).max() < 5 * np.sqrt(800 / 3)
+
+
 def lifetimes(returns: Any, tasks: Any, steps: int = 2) -> Transition:
     """Rows of lifetimes whose episodes have `steps` steps and these returns [L, episodes]."""
     rewards = np.repeat(np.asarray(returns, np.float32) / steps, steps, axis=1)

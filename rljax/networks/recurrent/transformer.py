@@ -7,6 +7,7 @@ CORL's Decision Transformer, arXiv:2210.07105; `gpt2` is that of GPT-2.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from flax import linen as nn
 
 from rljax.agent import Array
 from rljax.networks.layers import ACTIVATIONS, Activation, Dropout, LayerNorm, Module
+from rljax.networks.recurrent.experts import Losses, Mixtures, Sizes
 
 STD = 0.02  # of weights at the start
 EPSILON = 1e-5  # of layer normalisation
@@ -71,19 +73,27 @@ class Transformer(Module):
     activation: Activation = "gelu"
     attention_std: float | None = None  # see `Attention.std`
     output_std: float = STD  # of the weights of what is added, at the start
+    experts: Sizes | None = None  # of mixtures in place of the last hidden layer
+
+    def __call__(self, x: Array, valid: Array, dropout: Dropout | None = None) -> Array:
+        """As `with_losses`, without losses."""
+        return self.with_losses(x, valid, dropout)[0]
 
     @nn.compact
-    def __call__(self, x: Array, valid: Array, dropout: Dropout | None = None) -> Array:
+    def with_losses(
+        self, x: Array, valid: Array, dropout: Dropout | None = None, target_gate: Any = None
+    ) -> tuple[Array, Losses]:
         """Tokens [..., N, m] to features [..., N, m], normalised at the end.
 
         `valid` [..., N] says which tokens are there. `dropout` is that of tokens, of the weights of
-        attention, and of what each part of a block adds.
+        attention, and of what each part of a block adds. `target_gate` is that of experts, in
+        training.
         """
 
         def dropped(x: Array, place: int) -> Array:
             return x if dropout is None else dropout(x, place)
 
-        width = x.shape[-1]
+        width, losses = x.shape[-1], Losses()
         x = dropped(LayerNorm(EPSILON, name="norm_tokens")(x) if self.norm_tokens else x, 0)
         for i in range(self.layers):
             inner = None
@@ -93,20 +103,25 @@ class Transformer(Module):
             attention = Attention(self.heads, *stds, name=f"attention_{i}")
             normed = LayerNorm(EPSILON, name=f"norm_attention_{i}")(x)
             x = x + dropped(attention(normed, valid, inner), 3 * i + 1)
-            hidden = Linear(4 * width, name=f"hidden_{i}")(
-                LayerNorm(EPSILON, name=f"norm_hidden_{i}")(x)
-            )
+            normed = LayerNorm(EPSILON, name=f"norm_hidden_{i}")(x)
+            if self.experts is not None and i == self.layers - 1:
+                mixtures = Mixtures(self.experts, name="mixtures")
+                added, losses = mixtures(normed, inner, target_gate)
+                x = x + added
+                continue
+            hidden = Linear(4 * width, name=f"hidden_{i}")(normed)
             hidden = ACTIVATIONS[self.activation](hidden)
             hidden = Linear(width, self.output_std, name=f"output_{i}")(hidden)
             x = x + dropped(hidden, 3 * i + 2)
-        return LayerNorm(EPSILON, name="norm_output")(x)
+        return LayerNorm(EPSILON, name="norm_output")(x), losses
 
 
-def gpt2(layers: int, heads: int, name: str) -> Transformer:
+def gpt2(layers: int, heads: int, experts: Sizes | None, name: str) -> Transformer:
     """GPT-2's transformer, with the initialisations of the package transformers."""
     return Transformer(
         layers,
         heads,
+        experts=experts,
         norm_tokens=False,
         activation="gelu_tanh",
         attention_std=STD,
