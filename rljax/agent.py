@@ -239,6 +239,7 @@ class Acting:
     settings: tuple[str, ...] = ()
     # how many actions follow one decision, in agents that emit sequences
     sequence: str | None = None
+    returns: tuple[str, ...] = ()  # those of `settings` for which a score may stand, "90%"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -254,7 +255,10 @@ def acting(agent: Any, config: Any) -> Acting:
 
 
 class Base(struct.PyTreeNode):
-    """Another run's policy for an agent with `use_base`: frozen, and not saved with the State."""
+    """Another run's policy for an agent with `use_base`: frozen, and not saved with the State.
+
+    Of a policy on the host, `agent` has `act` alone, and `state` is the hash of its file.
+    """
 
     state: Any  # of one learner
     config: Any  # floats as arrays []

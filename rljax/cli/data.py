@@ -29,7 +29,8 @@ usage: rljax data COMMAND ...
                        target's, by STC
   record RUN FILE      act with a run's policies, or take its replay, and write the
                        transitions as a data set
-  record NAME FILE     write episodes of the known solution of a task: rljax/CombinationLock-10
+  record NAME FILE     write scripted episodes of a task that has some: rljax/CombinationLock-10,
+                       rljax/PointMaze
   record NAME [FILE]   make OGBench's data of cube, scene or puzzle, with its oracles:
                        ogbench/cube-single-play-v0
 

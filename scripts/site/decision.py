@@ -42,6 +42,7 @@ TREE = {
         ("goals instead of one task", ["gciql", "hiql", "crl", "qrl", "gcivl", "gcbc"]),
         ("one good policy made the data", ["bc"]),
         ("returns say which data is good", ["dt", "rvs"]),
+        ("many tasks, and a new one to be learnt by acting in it", ["dpt"]),
         ("a few demonstrations, no rewards", ["bc", "recoil"]),
         ("parts of the data are wrong", ["riql"]),
         ("discrete actions", ["iql", "cql_discrete"]),

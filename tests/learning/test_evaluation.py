@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from rljax.learning import agent_state, evaluation
 from rljax.learning.agent_state import AgentState
 from rljax.networks.inputs import Raw
 from rljax.runs.policies import loading
+from tests.helpers import run_folders
 from tests.helpers.counting import Counter, Fake, HostedCounter, settings
 
 
@@ -134,3 +136,18 @@ def test_declared_settings_change_and_no_others() -> None:
         ValueError, match=r"can change: --config\.target-return, --config\.compute\.$"
     ):
         loading.changed_for_acting(agent, Config(), {"sequence_length": 3}, "mine")
+
+
+def test_scores_stand_for_the_returns_of_published_scores(tmp_path: Path) -> None:
+    """Scores 0 and 100 are returns of -20 and 180."""
+    folder = run_folders.write(tmp_path / "a", "rvs", reference=[-20.0, 180.0])
+    read = loading.read_changes(folder, {"target_return": ["90%", "-10%", "12.5", "none"]})
+    assert read == {"target_return": [160.0, -40.0, 12.5, None]}
+    with pytest.raises(ValueError, match=r"return is 'much%': a score is a number, such as 90%"):
+        loading.read_changes(folder, {"target_return": ["much%"]})
+    folder = run_folders.write(tmp_path / "b", "rvs", reference=None)
+    message = r"target-return is '90%', and the run's data have no published returns .* without %"
+    with pytest.raises(ValueError, match=message):
+        loading.read_changes(folder, {"target_return": ["90%"]})
+    with pytest.raises(ValueError, match=message):
+        loading.load_all(folder, config={"target_return": "90%"})

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rljax import datasets
 from rljax.agent import EnvSpec, check
 from rljax.analysis.comparison import mean_interval
 from rljax.learning import configuration, registry
 from rljax.runs import run
+from rljax.runs.policies import collect
 from scripts.studies import (
     combination_lock,
     compute,
@@ -35,6 +37,7 @@ from scripts.studies.offline import (
     corruptions,
     goals,
     offline_to_online,
+    stitching,
     weights,
 )
 from tests.helpers import small_runs
@@ -247,6 +250,42 @@ def test_agents_of_goals_in_mazes(study, data):
         assert scores["success"] == [[100.0] * 10] * 2
         assert scores["score"] == [100.0, 100.0]
     assert "| GCIQL | 100 (100, 100) | 31 |" in goals.table(written).splitlines()
+
+
+def test_pieces_of_trajectories_are_joined(study, tmp_path, monkeypatch):
+    def evaluated(out: Path, **settings: Any) -> dict[str, Any]:
+        target = settings["config"].get("target_return", 0.0)
+        lines = [{"returns": [10.0, 100.0 + target], "success": [0.0, 1.0]}] * 2
+        assert (settings["episodes"], settings["seed"]) == (50, 1)
+        return {"episodes": lines}
+
+    def paths(out: Path, target: float | None, episodes: int) -> np.ndarray:
+        """Down and to the right, round by the left, and nowhere."""
+        places = np.zeros((200, episodes, 2))
+        places[50, :20, 0] = -1.5
+        places[100, :30, 0] = 1.5
+        return places
+
+    monkeypatch.setattr(stitching.evaluate, "evaluate_run", evaluated)
+    monkeypatch.setattr(stitching, "paths", paths)
+    data = datasets.write(collect.demonstrated(stitching.NAME, steps=1600), tmp_path / "maze.npz")
+    words = ("--data", data, "--updates", 10, "--dt-updates", 5, "--hidden", 8)
+    written = study(stitching, "maze", *words, "--seeds", 2)
+    assert list(written["cells"]) == list(stitching.CELLS)
+    largest, short_way = written["data_largest"], written["short_way"]
+    assert largest < 75 < 110 < short_way
+    for key, cell in written["cells"].items():
+        targets = [largest, short_way] if stitching.CELLS[key].aims else [None]
+        assert [each["target"] for each in cell["played"]] == targets
+        for each in cell["played"]:
+            assert each["return"] == pytest.approx([55 + (each["target"] or 0) / 2] * 2, abs=0.1)
+            assert each["joined"] == each["success"] == [50.0, 50.0]
+            assert each["ways"] == {"short": 20.0, "long": 40.0, "neither": 40.0}
+            assert np.shape(each["paths"]) == (8, 40, 2)
+    assert written["cells"]["dt"]["updates"] == 5
+    assert written["cells"]["iql"]["settings"]["hidden"] == [8]
+    row = f"| DT | {short_way:.1f} | "
+    assert [x for x in stitching.table(written).splitlines() if x.startswith(row)]
 
 
 def test_chunks_of_another_length_are_not_taken(study, data, tmp_path):

@@ -18,7 +18,7 @@ from rljax.requirements import Real
 class WithTargetReturn:
     """The return that a policy is told to reach: a base of an agent's Config."""
 
-    acting: ClassVar = Acting(settings=("target_return",))
+    acting: ClassVar = Acting(settings=("target_return",), returns=("target_return",))
 
     target_return: Real | None = None  # to aim at; None: the data's largest
 

@@ -18,6 +18,7 @@ from rljax.learning.named_code import named_code
 from rljax.learning.settings import Settings, settings_of
 from rljax.runs import arguments, checkpoints
 from rljax.runs.export import packs
+from rljax.runs.policies import host_policies
 from rljax.runs.policies.policy import Policies, Policy
 from rljax.runs.records import checked, read_config
 from rljax.trust import Folder
@@ -35,8 +36,8 @@ def load_all(
     `out` is a run's folder, or a file of `rljax pack`.
 
     `config` has new values of settings that the agent's `acting` names, and classes of networks
-    that only Python knows. `parts` are of
-    `rljax.learning.named_code.PARTS`.
+    that only Python knows. "90%" of a return to reach is the return with this published score.
+    `parts` are of `rljax.learning.named_code.PARTS`.
 
     Raises `ValueError` for no run, code without trust and other settings; `CheckpointError` without
     a usable checkpoint.
@@ -45,6 +46,7 @@ def load_all(
     config = arguments.classes_again(folder, config)
     described, settings, module, trained = _read(folder, parts)
     spec = EnvSpec.read(described["spec"])
+    config = _returns_of_scores(module, trained, config, described["reference"])
     changed = changed_for_acting(module, trained, config, settings.agent)
     if config:
         contract.check(module, spec, changed)
@@ -67,8 +69,8 @@ def load_all(
     template = jax.eval_shape(jax.vmap(create), keys, stacked)
     state = saved.restore("best" if best else "agent", template)
     if settings.base is not None:
-        digests = described.get("base_digests")
-        found = base(folder.other(settings.base), len(settings.seeds), digests)
+        named = (folder.other(settings.base), len(settings.seeds), described.get("base_digests"))
+        found = base(*named, spec, described["spaces"])
         state = state.replace(base=found)
     reference, spaces = described["reference"], described["spaces"]
     policies = Policies(settings, spec, module, stacked, state, saved.step, reference, spaces)
@@ -112,8 +114,16 @@ def load_named(folder: Folder, option: str = "--from", advice: str = "") -> Poli
         ) from error
 
 
-def base(out: str | Path | Folder, number: int = 1, digests: Sequence[str] | None = None) -> Base:
-    """The policies [P] of the run in `out`, as inputs of `number` learners of another agent.
+def base(
+    out: str | Path | Folder,
+    number: int = 1,
+    digests: Sequence[str] | None = None,
+    spec: EnvSpec | None = None,
+    spaces: Mapping[str, Any] | None = None,
+) -> Base:
+    """The policies [P] of the run in `out`, as inputs of `number` learners of another agent; or a
+    policy on the host, see `host_policies`, for the environment with this `spec` and `spaces`, in
+    which runs need none.
 
     Each learner has its own where both runs have as many, and else that of the one learner; one
     learner has the first. With `digests` [P], each has the one with its digest.
@@ -121,6 +131,9 @@ def base(out: str | Path | Folder, number: int = 1, digests: Sequence[str] | Non
     Raises `ValueError` for other numbers, and without such a policy.
     """
     folder = arguments.run_folder(out)
+    if host_policies.is_on_host(str(folder.path)):
+        assert spec is not None, "a policy on the host has no spaces of its own"
+        return host_policies.base(str(folder.path), number, digests, spec, spaces)
     found = _bases(folder)
     if digests is not None:
         there = population.digests_of_base(found)
@@ -185,7 +198,7 @@ def read_changes(
 
     Raises `ValueError` for other settings or texts, and where `out` is no run.
     """
-    _, settings, module, config = _read(arguments.run_folder(out), ("agent",))
+    described, settings, module, config = _read(arguments.run_folder(out), ("agent",))
     values: dict[str, list[Any]] = {}
     for typed, words in texts.items():
         name = configuration.setting(config, typed)
@@ -193,8 +206,39 @@ def read_changes(
         flag = configuration.flag(typed)
         if not words:
             raise ValueError(f"{flag} needs a value, or several: one evaluation for each.")
-        values[name] = [configuration.parse(config, name, word, flag) for word in words]
+        raw = [
+            _returns_of_scores(module, config, {name: word}, described["reference"])[name]
+            for word in words
+        ]
+        values[name] = [configuration.parse(config, name, str(word), flag) for word in raw]
     return values
+
+
+def _returns_of_scores(
+    module: Any, config: Any, changes: Mapping[str, Any], reference: Sequence[float] | None
+) -> dict[str, Any]:
+    """`changes`, with returns in place of scores such as "90%".
+
+    Raises `ValueError` for another number, and without the `reference` returns of 0 and 100.
+    """
+    raw = dict(changes)
+    for name in acting(module, config).returns:
+        value = changes.get(name)
+        if not (isinstance(value, str) and value.endswith("%")):
+            continue
+        flag = configuration.flag(name)
+        try:
+            share = float(value[:-1]) / 100.0
+        except ValueError:
+            raise ValueError(f"{flag} is '{value}': a score is a number, such as 90%.") from None
+        if reference is None:
+            raise ValueError(
+                f"{flag} is '{value}', and the run's data have no published returns with scores 0 "
+                "and 100: give a return, without %."
+            )
+        low, high = reference
+        raw[name] = low + share * (high - low)
+    return raw
 
 
 def changed_for_acting(module: Any, config: Any, changes: Mapping[str, Any], agent: str) -> Any:
