@@ -45,6 +45,7 @@ CONFIG = dppo.Config(
     target_kl=None,
 )
 POLICY_IS_A_DRAW = True  # also without exploring
+AVERAGES = ("base",)  # which stays
 
 
 def made_up(seed: int, tuned: int = K) -> Transition:

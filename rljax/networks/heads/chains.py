@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import Array, Number, Transition, config
-from rljax.networks.generative import Embedding, Noising
+from rljax.networks.generative import Embedding, Noising, StepNoise
 from rljax.requirements import Count, Positive
 
 Moments = Callable[[Array, Array], tuple[Array, Array]]  # of a step from a point at a time
@@ -30,9 +30,9 @@ class WithDenoising:
     denoising_steps: Count = 20  # T; arXiv:2409.00588
     tuned_steps: Count = 10  # K, the last ones; arXiv:2409.00588
     noising: Noising = "cosine"  # growth of noise; arXiv:2409.00588
-    noise_min: Positive = 0.1  # least std of a step; arXiv:2409.00588
+    noise_min: StepNoise = 0.1  # least std of a step; arXiv:2409.00588
     noise_clip: Positive = 3.0  # limit of the steps' normal numbers; arXiv:2409.00588
-    density_min: Positive = 0.1  # least std in log p; arXiv:2409.00588
+    density_min: StepNoise = 0.1  # least std in log p; arXiv:2409.00588
     embedding: Embedding = 16  # features of the step; arXiv:2409.00588
 
     def log_prob(self, following: Array, mean: Array, std: Array) -> Array:
