@@ -198,6 +198,14 @@ def test_what_fails_inside_a_program_is_named(value: str, message: str, tmp_path
         jax.block_until_ready(act(np.ones((3, 3), np.float32)))
 
 
+def test_an_observation_that_is_not_finite_spoils_its_own_action_alone(tmp_path: Path) -> None:
+    base = made(tmp_path / "a.py", "policy", "observation[:, :2] / 4.0", spaces=None)
+    observation = np.ones((2, 3), np.float32)
+    observation[1, 2] = np.inf
+    action = base.act(jnp.asarray(observation), jax.random.key(0))
+    np.testing.assert_array_equal(action, [[0.25, 0.25], [np.nan, np.nan]])
+
+
 def test_other_errors_of_jax_stay_what_they_are() -> None:
     error = jax.errors.JaxRuntimeError("INTERNAL: out of memory")
     assert host_policies.failure_in(error) is None
