@@ -290,7 +290,10 @@ class Base(struct.PyTreeNode):
 def require_acting(name: str, base: Base | None) -> None:
     """Raise `ValueError` without a base whose actions depend on single observations."""
     if base is None:
-        raise ValueError(f"agent '{name}' begins with another run's policy: give --base RUN.")
+        raise ValueError(
+            f"agent '{name}' begins with another run's policy: give --base RUN, or a policy as "
+            "--base FILE.py:FUNCTION or --base FILE.onnx."
+        )
     if base.remembers:
         raise ValueError(
             f"the policy of --base remembers, and agent '{name}' needs one that acts on single "

@@ -62,13 +62,15 @@ class HostPolicy:
     def on_host(self, *leaves: np.ndarray) -> np.ndarray:
         """Agents' actions [..., A] for the arrays [..., O...] of observations.
 
-        Raises `PolicyFailed`.
+        The policy does not see observations that are not finite. Raises `PolicyFailed`.
         """
         shapes, structure = jax.tree.flatten(self.spec.observation)
         leading = leaves[0].shape[: leaves[0].ndim - len(shapes[0].shape)]
         # Copies: the arrays may be the program's own memory.
         rows = [np.array(x).reshape(-1, *y.shape) for x, y in zip(leaves, shapes, strict=True)]
-        number = len(rows[0])
+        number, spoilt = len(rows[0]), _spoilt(rows)
+        for array in rows if spoilt.any() else ():
+            array[spoilt] = 0
         try:
             with self.lock:  # a program on several devices of a CPU calls from several threads
                 returned = self.function(structure.unflatten(rows))
@@ -79,6 +81,8 @@ class HostPolicy:
             action = self.actions.read(returned, number)
         except ValueError as error:
             raise PolicyFailed(f"--base {self.name} returned {_one_line(str(error))}") from None
+        if not self.spec.discrete:
+            action[spoilt] = np.nan  # which ends that learner, not the others
         return action.reshape(*leading, *self.spec.action_shape)
 
 
@@ -213,6 +217,12 @@ def _try(policy: HostPolicy) -> None:
     except PolicyFailed as error:
         if not str(error).endswith(NOT_FINITE):
             raise ValueError(f"{error} {ADVICE}") from error.__cause__
+
+
+def _spoilt(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Which of N observations are not finite, [N] bool."""
+    finite = [np.isfinite(x).reshape(len(x), -1).all(axis=1) for x in rows]
+    return ~np.logical_and.reduce(finite)
 
 
 def _one_line(text: str) -> str:

@@ -18,9 +18,13 @@ import rljax
 from rljax.agent import Base, EnvSpec, Part
 from rljax.cli import main
 from rljax.learning import population
-from rljax.runs import experiments, failures, records, run
+from rljax.runs import experiments, extract, failures, records, run
+from rljax.runs.export import packing
 from rljax.runs.policies import evaluate, host_policies, loading, onnx_models
 from rljax.trust import Folder
+from tests.cli import commands
+from tests.distributed.test_devices import devices_used, on_four_cores
+from tests.environments import reach
 from tests.helpers import small_runs
 from tests.runs import parts
 
@@ -110,7 +114,11 @@ def test_actions_are_those_of_the_function_in_the_environments_units(tmp_path: P
     np.testing.assert_allclose(gradient, scaled.sum(axis=0), rtol=1e-5)
 
 
-def test_a_function_is_given_all_learners_observations_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])  # by their callbacks, both on the CPU
+def test_a_function_is_given_all_learners_observations_at_once(
+    backend: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
     text = "np.full((len(observation), 2), len(observation) / 1000)"
     base = made(tmp_path / "a.py", "policy", text, spaces=None, number=2)
     act = jax.jit(jax.vmap(lambda base, x: base.act(x, jax.random.key(0))))
@@ -188,6 +196,14 @@ def test_what_fails_inside_a_program_is_named(value: str, message: str, tmp_path
         host_policies.plain_failures(),
     ):
         jax.block_until_ready(act(np.ones((3, 3), np.float32)))
+
+
+def test_an_observation_that_is_not_finite_spoils_its_own_action_alone(tmp_path: Path) -> None:
+    base = made(tmp_path / "a.py", "policy", "observation[:, :2] / 4.0", spaces=None)
+    observation = np.ones((2, 3), np.float32)
+    observation[1, 2] = np.inf
+    action = base.act(jnp.asarray(observation), jax.random.key(0))
+    np.testing.assert_array_equal(action, [[0.25, 0.25], [np.nan, np.nan]])
 
 
 def test_other_errors_of_jax_stay_what_they_are() -> None:
@@ -297,6 +313,13 @@ def test_learners_correct_a_function(file: Path, tmp_path: Path, capsys: Any) ->
     assert played["parameters"] > 0
     main(["eval", str(alone), "--episodes", "1"])
     assert "learner 0 (seed 1" in capsys.readouterr().out
+    action = rljax.load(alone)(OBSERVATIONS)
+    packed = packing.pack(alone, output=tmp_path / "alone.zip")
+    np.testing.assert_array_equal(rljax.load(packed)(OBSERVATIONS), action)
+    second = extract.extract(both, [1], tmp_path / "second")
+    action = rljax.load(both, learner=1)(OBSERVATIONS)
+    np.testing.assert_array_equal(rljax.load(second)(OBSERVATIONS), action)
+    run.resume(second, 300)
     with pytest.raises(ValueError, match=r"acts by --base .*mine\.py:policy on the host, which no"):
         rljax.export(alone, "numpy")
 
@@ -351,6 +374,36 @@ def test_a_run_ends_where_its_base_fails(env: str, file: Path, tmp_path: Path) -
     )
     with pytest.raises(failures.RunError, match=message):
         train(f"{file}:fails_later", 200, tmp_path / "run", env)
+
+
+@pytest.mark.learn
+def test_learners_on_the_cores_of_a_cpu_share_a_function(file: Path, tmp_path: Path) -> None:
+    flags = [f"--config.{name.replace('_', '-')}={value}" for name, value in CONFIG.items()]
+    flags = [x.replace("layer-norm=False", "no-layer-norm") for x in flags]
+    more = ("--base", f"{file}:policy", "--seeds", 4, *flags, "--steps")
+    words = commands.train("resfit", "rljax/Pendulum", *more)
+    on_four_cores(*words, 200, "--out", tmp_path / "whole")
+    on_four_cores(*words, 100, "--out", tmp_path / "half")
+    on_four_cores("resume", tmp_path / "half", "--steps", "200", "--quiet")
+    small_runs.assert_same(tmp_path / "whole", tmp_path / "half")
+    assert devices_used(tmp_path / "whole") == devices_used(tmp_path / "half") == 4
+
+
+@pytest.mark.learn
+def test_functions_are_judged_by_data(tmp_path: Path) -> None:
+    data, file = str(reach.journeys(tmp_path / "reach.npz")), tmp_path / "mine.py"
+    straight = f"(x[:, 1:] - x[:, :1]) / {reach.STRIDE}"
+    file.write_text(f"def goes(x):\n    return {straight}\n\ndef flees(x):\n    return -goes(x)\n")
+    config = {"hidden": (32, 32), "target_rate": 0.1, "critic_lr": 1e-3}
+    values = []
+    for name in ("goes", "flees"):
+        base, out = f"{file}:{name}", tmp_path / name
+        out = run.train("fqe", "none", 1_000, out=out, data=data, base=base, config=config)
+        values.append(records.read(out, "metrics")[-1]["value/initial"][0])
+        action = rljax.load(out)(np.array([[0.0, 0.1], [0.9, -0.9]], np.float32))
+        expected = np.array([[0.5], [-1.0]]) if name == "goes" else np.array([[-0.5], [1.0]])
+        np.testing.assert_allclose(action, expected, rtol=1e-5)
+    assert values[0] > values[1] + 1.0
 
 
 # ONNX
