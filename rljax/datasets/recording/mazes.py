@@ -25,7 +25,7 @@ NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1))
 AWAY = 4  # cells from a start to its goal in "stitch"
 
 
-class PointMaze(Expert):
+class MazeWalker(Expert):
     """A point that walks along the shortest way to a goal."""
 
     def __init__(self, task: RecordingTask) -> None:

@@ -36,7 +36,7 @@ from rljax.system.outputs import atomic
 
 EXPERTS: dict[str, type[Expert]] = {
     **dict.fromkeys(("cube", "scene", "puzzle"), arms.Arm),
-    "pointmaze": mazes.PointMaze,
+    "pointmaze": mazes.MazeWalker,
 }
 
 Progress = Callable[[int, int], None]  # trajectories so far, trajectories in all

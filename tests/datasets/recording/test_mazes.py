@@ -60,7 +60,7 @@ def test_cells_so_many_steps_away_are_those_of_walks() -> None:
 )
 def test_as_much_is_recorded_as_was_published(name: str, transitions: int) -> None:
     parts = ogbench.parse(f"ogbench/{name}-v0")
-    length, number = mazes.PointMaze.published(parts.environment, parts.kind)
+    length, number = mazes.MazeWalker.published(parts.environment, parts.kind)
     assert length * number == transitions
     assert length == {"stitch": 200, "navigate": 2000 if "giant" in name else 1000}[parts.kind]
 
@@ -114,7 +114,7 @@ def test_goals_follow_each_other_where_the_point_navigates(
         return rooms[0]
 
     monkeypatch.setattr(gymnasium, "make", make)
-    expert = mazes.PointMaze(experts.RecordingTask("pointmaze-small", kind, "train", 60, 0))
+    expert = mazes.MazeWalker(experts.RecordingTask("pointmaze-small", kind, "train", 60, 0))
     arrays, (room,) = expert.trajectory(0), rooms
     assert arrays["terminals"].tolist() == [False] * 60 + [True]
     np.testing.assert_array_equal(arrays["observations"], arrays["qpos"])
@@ -138,7 +138,7 @@ def test_a_point_that_is_shut_in_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     room = Shut(11)
     monkeypatch.setitem(sys.modules, "ogbench", types.ModuleType("ogbench"))
     monkeypatch.setattr(gymnasium, "make", lambda *_, **options: room)
-    expert = mazes.PointMaze(experts.RecordingTask("pointmaze-shut", "stitch", "train", 10, 0))
+    expert = mazes.MazeWalker(experts.RecordingTask("pointmaze-shut", "stitch", "train", 10, 0))
     assert len(expert.trajectory(0)["actions"]) == 11
     assert room.ends == {"init_ij": (1, 1), "goal_ij": (1, 1)}
 
@@ -172,9 +172,9 @@ def test_trajectories_go_where_they_should(recorded: tuple[str, datasets.Offline
 def test_a_trajectory_depends_on_its_seed_and_number_only() -> None:
     pytest.importorskip("ogbench")
     task = experts.RecordingTask("pointmaze-medium", "navigate", "train", 30, 2)
-    expert = mazes.PointMaze(task)
+    expert = mazes.MazeWalker(task)
     first, second = expert.trajectory(0), expert.trajectory(1)
-    again = mazes.PointMaze(task).trajectory(1)
+    again = mazes.MazeWalker(task).trajectory(1)
     for key, values in second.items():
         np.testing.assert_array_equal(again[key], values)
     assert (first["observations"] != second["observations"]).any()
