@@ -16,10 +16,11 @@ from rljax.cli import parsing
 class Record(shared.Trust, shared.LearnerOptions):
     """Record a data set: with a run's policies, from its replay, or with scripted experts.
 
-    Scripted experts are OGBench's oracles, and the solutions of tasks that have a known one.
+    Scripted experts are OGBench's oracles, and those of tasks that have some: combination locks,
+    the point maze, and tasks that are learnt in context.
     """
 
-    # folder of the run, or rljax/CombinationLock-10, rljax/DarkRoom-10x10 and the like, or
+    # folder of the run, or rljax/PointMaze, rljax/DarkRoom-10x10 and the like, or
     # ogbench/cube-single-play-v0 and the like
     source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     # file.npz or .hdf5; of OGBench: .npz, default: where it is found

@@ -700,6 +700,7 @@ def tables() -> dict[tuple[str, str], str]:
             ("studies/simulators", pair): study(f"studies/simulators/{pair}")
             for pair in ("reppo", "fasttd3")
         },
+        ("studies/stitching", "maze"): study("studies/stitching/maze"),
         ("studies/defaults", "reach"): study("studies/defaults/reach"),
         ("studies/memory", "chain"): study("studies/memory/chain"),
         ("studies/memory", "hidden"): study("studies/memory/hidden_velocities"),

@@ -109,7 +109,7 @@ def check(settings: WithExperts, width: int, batch_size: int) -> None:
         )
 
 
-class Gate(Module):
+class Router(Module):
     """l: tokens [..., m] to logits [..., E]."""
 
     experts: int
@@ -164,9 +164,9 @@ class Mixtures(Module):
         m], whose halves have the same tasks. `dropout` and `target_gate` are there in training.
         """
         number, features = self.sizes.chosen, x.shape[-1] // 2
-        of_tokens = Gate(self.sizes.tokens, name="token_gate")(x)
+        of_tokens = Router(self.sizes.tokens, name="token_gate")(x)
         noise = self.param("noise", nn.initializers.zeros_init(), (x.shape[-1], self.sizes.tokens))
-        of_tasks = Gate(self.sizes.tasks, name="task_gate")(x)
+        of_tasks = Router(self.sizes.tasks, name="task_gate")(x)
         contrast = self.param("contrast", nn.initializers.normal(1.0), (self.sizes.tasks,) * 2)
         noisy, losses = of_tokens, Losses()
         if dropout is not None:

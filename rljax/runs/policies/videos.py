@@ -18,6 +18,7 @@ from rljax.envs.autoreset import AutoReset
 from rljax.envs.environment import Drawable
 from rljax.envs.host import rendering
 from rljax.envs.host.hosted import Hosted
+from rljax.envs.last_step import WithLastStep
 from rljax.envs.timed import Timed
 from rljax.learning.drivers.driver import EVALUATE, environment_seeds
 from rljax.learning.named_code import PARTS
@@ -279,8 +280,11 @@ def brax(environment: AutoReset, states: Iterable[Any], path: Path) -> list[Path
 
 
 def _bare(environment: AutoReset) -> Any:
-    inside = environment.environment
-    return inside.environment if isinstance(inside, Timed) else inside
+    """The task itself, whose state its wrappers have."""
+    inside: Any = environment.environment
+    while isinstance(inside, Timed | WithLastStep):
+        inside = inside.environment
+    return inside
 
 
 def _drawer(environment: AutoReset, part: str) -> Drawable:

@@ -6,9 +6,9 @@
              largest ones
 
 Both data sets are recorded first. The published size is 100,000 lifetimes, with contexts of 500
-transitions on bandits, and some 300,000 updates.
+transitions on bandits, and some 300,000 updates. In a smaller room a context says more of the goal:
 
-  python scripts/studies/offline/in_context.py
+  python scripts/studies/offline/in_context.py --room rljax/DarkRoom-5x5-50 --context 50
 
 All seeds are learners of one program. The results are written after each task. Complete runs are
 not repeated, and interrupted runs continue.
@@ -34,7 +34,7 @@ from rljax.system.hardware import provenance
 from scripts.results.shared import over_seeds
 from scripts.studies import shared
 
-BANDIT, ROOM = "rljax/Bandit-5", "rljax/DarkRoom-10x10"
+BANDIT = "rljax/Bandit-5"
 PRIOR_MEAN, PRIOR_VARIANCE = 0.5, 1 / 12  # of the arms' means
 
 
@@ -49,10 +49,10 @@ def data_of(env: str, options: argparse.Namespace) -> Path:
     return path
 
 
-def trained(env: str, played: str, options: argparse.Namespace) -> Path:
+def trained(env: str, played: str, options: argparse.Namespace, **config: Any) -> Path:
     """The folder of a complete run from the data of `env`, which evaluations play in `played`."""
     out, data = options.runs / f"dpt-{env.rpartition('/')[2]}", str(data_of(env, options))
-    config = {"context_length": options.context, "learning_rate": options.rate}
+    config |= {"context_length": options.context, "learning_rate": options.rate}
     begin = functools.partial(
         run.train,
         "dpt",
@@ -155,9 +155,13 @@ def bandits(options: argparse.Namespace) -> dict[str, Any]:
 
 def dark_rooms(options: argparse.Namespace) -> dict[str, Any]:
     """Returns of the episodes of DPT's seeds, and the largest ones."""
-    played = f"lifetime-{options.episodes}/{ROOM}-test"
-    out, length = trained(ROOM, played, options), 100
-    steps = options.episodes * length
+    played = f"lifetime-{options.episodes}/{options.room}-test"
+    length = envs.make(options.room).spec.max_episode_steps
+    assert length is not None
+    out, steps = (
+        trained(options.room, played, options, episode_length=length),
+        options.episodes * length,
+    )
     each = [lifetimes(out, played, i, steps, options) for i in range(options.seeds)]
     goal = np.asarray(each[0]["first"].environment.goal)
     largest = length + 1 - np.maximum(goal.sum(axis=1), 1)
@@ -223,6 +227,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=5_000)
     parser.add_argument("--tasks", type=int, default=200, help="that are played")
     parser.add_argument("--pulls", type=int, default=100, help="of a bandit")
+    parser.add_argument("--room", default="rljax/DarkRoom-10x10")
     parser.add_argument("--episodes", type=int, default=10, help="in a dark room")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--runs", type=Path, default=Path("runs/in_context"))
@@ -231,6 +236,7 @@ def main() -> None:
     names = ("lifetimes", "context", "rate", "updates", "tasks", "seeds")
     for task in options.parts:
         study = {"task": task} | {name: getattr(options, name) for name in names} | provenance()
+        study |= {"room": options.room} if task == "dark_room" else {}
         study |= TASKS[task](options)
         shared.write(study, options.output / task, table, draw)
 

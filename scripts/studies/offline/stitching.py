@@ -216,7 +216,7 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
 
     rows = [(key, row) for key, cell in study["cells"].items() for row in cell["played"]]
     figure = Figure(figsize=(11, 6), layout="constrained")
-    halves: Any = figure.subfigures(2, 1, height_ratios=(3, 2))
+    halves: Any = figure.subfigures(2, 1, height_ratios=(5, 4))
     upper, lower = halves
     curves, episodes = upper.subplots(1, 2, sharey=True)
     for key, cell in study["cells"].items():
@@ -232,8 +232,9 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
         axis.axhline(study["data_largest"], color="k", lw=0.8, ls=":", label="largest of the data")
         axis.axhline(study["short_way"], color="k", lw=0.8, ls="--", label="short way")
     curves.set(xlabel="share of the updates", ylabel="return", title="evaluations, each seed")
-    episodes.set(title="episodes of the last policies")
-    episodes.set_xticks(range(len(rows)), [_label(*row) for row in rows], fontsize="x-small")
+    episodes.set(title="episodes of the last policies, by target")
+    labels = [_label(*row).replace(", ", "\n") for row in rows]
+    episodes.set_xticks(range(len(rows)), labels, fontsize="x-small")
     upper.legend(*curves.get_legend_handles_labels(), loc="outside right upper", fontsize="small")
     mazes = np.ravel(lower.subplots(2, max((len(rows) + 1) // 2, 1), squeeze=False))
     for maze in mazes:
@@ -243,13 +244,13 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
         maze.imshow(MAZE, cmap="Greys", vmax=3, extent=extent)
         for places in row["paths"]:
             maze.plot(*np.transpose(places), color=COLOURS[key], linewidth=0.8)
-        maze.set_title(_label(key, row).replace("\n", ", "), fontsize="x-small")
+        maze.set_title(_label(key, row), fontsize="x-small")
     figure.savefig(path, dpi=130)
 
 
 def _label(key: str, row: Mapping[str, Any]) -> str:
     name = CELLS[key].name
-    return name if row["target"] is None else f"{name}\nasked for {row['target']:.0f}"
+    return name if row["target"] is None else f"{name}, {row['target']:.0f}"
 
 
 def main() -> None:

@@ -66,15 +66,15 @@ def press_first(observation: np.ndarray, step: int) -> np.ndarray:
     return np.zeros((), np.int32)
 
 
-@pytest.mark.parametrize("name", ["rljax/LightsOut-3x3", "timed/rljax/LightsOut-3x3"])
+@pytest.mark.parametrize("prefix", ["", "timed/", "with-last-step/", "timed/with-last-step/"])
 def test_what_draws_itself_is_filmed_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str
 ) -> None:
     written = {}
     monkeypatch.setattr(
         videos, "write", lambda frames, path, rate: written.update({path: (frames, rate)}) or path
     )
-    environment = envs.make(name)
+    environment = envs.make(f"{prefix}rljax/LightsOut-3x3")
     states = videos.episode(environment, press_first, 0, 1_000)
     assert videos.drawn(environment, states, tmp_path / "play.mp4") == [tmp_path / "play.mp4"]
     frames, rate = written[tmp_path / "play.mp4"]
