@@ -55,7 +55,7 @@ class Config(experts.WithExperts, networks.WithSchedule):
     normalise_observations: bool = False  # by mean and std; [1]
     num_updates: int = 1  # updates per iteration
     # Policy
-    episode_length: Count = 1  # steps of an episode within a lifetime; dark room: 100
+    episode_steps: Count = 1  # steps of an episode within a lifetime; dark room: 100
     sampled: bool = True  # evaluations draw actions by their probability; [1]
     # Network
     width: Count = 32  # of tokens; [1]
@@ -101,7 +101,7 @@ def experience(config: Config) -> buffers.Dataset:
         length=config.context_length + 1,
         shuffled=not imitates_data,
         imitates_data=imitates_data,
-        episode_length=config.episode_length,
+        episode_steps=config.episode_steps,
         stability=config.history_stability,
         pairs=config.task_experts > 0,
     )
@@ -110,7 +110,7 @@ def experience(config: Config) -> buffers.Dataset:
 
 def acting(config: Config) -> agent.Acting:
     """What an evaluation may change."""
-    return agent.Acting(settings=("episode_length", "sampled"))
+    return agent.Acting(settings=("episode_steps", "sampled"))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
@@ -152,7 +152,7 @@ def act(
 ) -> tuple[Array, dict, contexts.Context]:
     """Actions [...] for observations [..., O] with the last action and reward."""
     imitates_data = config.imitates == "data"
-    memory = memory.after(observation, 1 if imitates_data else config.episode_length)
+    memory = memory.after(observation, 1 if imitates_data else config.episode_steps)
     seen, now = memory.seen, memory.state
     if imitates_data:
         first = seen.rows[..., 0, : now.shape[-1]]

@@ -312,14 +312,14 @@ class Contexts(DatasetDraw):
     actions are not the data's own, `extras["optimal_action"]` has those to learn.
 
     All pieces are equally likely. With `stability`, they have the `history_weights` of their
-    lifetimes, whose episodes have `episode_length` steps. With `pairs`, the second half of a batch
+    lifetimes, whose episodes have `episode_steps` steps. With `pairs`, the second half of a batch
     has pieces of the same lifetimes as the first, in the same order.
     """
 
     length: int
     shuffled: bool
     imitates_data: bool
-    episode_length: int = 1
+    episode_steps: int = 1
     stability: float | None = None
     pairs: bool = False
 
@@ -327,6 +327,7 @@ class Contexts(DatasetDraw):
 
     @property
     def labels(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """See `Experience.labels`."""
         optimal = () if self.imitates_data else (OPTIMAL_ACTION,)
         return optimal if self.stability is None else (*optimal, TASK)
 
@@ -357,14 +358,14 @@ class Contexts(DatasetDraw):
         begins = np.concatenate([[0], ends[:-1] + 1])
         returns = []
         for begin, end in zip(begins, ends, strict=True):
-            episodes = (end - begin + 1) // self.episode_length
+            episodes = (end - begin + 1) // self.episode_steps
             if episodes < 2:
                 raise ValueError(
                     f"--config.history-stability compares episodes of a lifetime, and one has "
-                    f"{end - begin + 1:,} steps, less than two episodes of --config.episode-length "
-                    f"{self.episode_length:,}."
+                    f"{end - begin + 1:,} steps, less than two episodes of --config.episode-steps "
+                    f"{self.episode_steps:,}."
                 )
-            rewards = data.reward[begin : begin + episodes * self.episode_length]
+            rewards = data.reward[begin : begin + episodes * self.episode_steps]
             returns.append(np.asarray(rewards, np.float64).reshape(episodes, -1).sum(axis=1))
         tasks = np.asarray(data.extras[TASK])[begins]
         return history_weights(returns, tasks, float(stability[0]))[lifetime]

@@ -171,12 +171,12 @@ def test_experts_add_their_losses_and_their_target_follows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("imitates", "episode_length"), [("optimal", 1), ("optimal", 3), ("data", 3)]
+    ("imitates", "episode_steps"), [("optimal", 1), ("optimal", 3), ("data", 3)]
 )
-def test_acts_by_the_transitions_of_a_lifetime(imitates: Any, episode_length: int) -> None:
+def test_acts_by_the_transitions_of_a_lifetime(imitates: Any, episode_steps: int) -> None:
     """Two environments side by side, of which one begins a new lifetime after five steps."""
     config = dataclasses.replace(
-        CONFIG, imitates=imitates, episode_length=episode_length, sampled=False
+        CONFIG, imitates=imitates, episode_steps=episode_steps, sampled=False
     )
     state, generator = fresh(config), np.random.default_rng(3)
     params = jax.tree.map(lambda x: np.asarray(x, np.float64), state.policy.parameters.params)
@@ -200,9 +200,9 @@ def test_acts_by_the_transitions_of_a_lifetime(imitates: Any, episode_length: in
         for i, now in enumerate(states):
             rows = list(enumerate(lifetimes[i], start=1))
             if imitates == "optimal":  # of episodes that have ended, but for their last ones
-                ended = len(rows) // episode_length * episode_length
+                ended = len(rows) // episode_steps * episode_steps
                 rows = [x for x in rows if x[0] <= ended]
-                rows = [x for x in rows if episode_length == 1 or x[0] % episode_length]
+                rows = [x for x in rows if episode_steps == 1 or x[0] % episode_steps]
             seen = [[*s, *np.eye(A)[a], *after, r] for _, (s, a, after, r) in rows[-H:]]
             query = seen[0][:O] if seen and imitates == "data" else now
             table = np.array(seen).reshape(1, len(seen), 2 * O + A + 1)

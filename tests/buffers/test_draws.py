@@ -578,7 +578,7 @@ def test_lifetimes_that_improve_and_stay_are_drawn_more_often() -> None:
     ]
     data = lifetimes(returns, tasks)
     draw = buffers.Contexts(
-        length=3, shuffled=False, imitates_data=True, episode_length=2, stability=0.5
+        length=3, shuffled=False, imitates_data=True, episode_steps=2, stability=0.5
     )
     assert draw.labels == (buffers.TASK,)
     declared = buffers.Dataset(batch_size=4_000, draw=draw)
@@ -596,20 +596,20 @@ def test_lifetimes_that_improve_and_stay_are_drawn_more_often() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stability", "episode_length", "message"),
+    ("stability", "episode_steps", "message"),
     [
         (np.array([0.5, 1.0]), 2, "give one --config.history-stability"),
-        (0.5, 4, "one has 6 steps, less than two episodes of --config.episode-length 4"),
+        (0.5, 4, "one has 6 steps, less than two episodes of --config.episode-steps 4"),
     ],
 )
 def test_weights_that_cannot_be_computed_are_refused(
-    stability: Any, episode_length: int, message: str
+    stability: Any, episode_steps: int, message: str
 ) -> None:
     draw = buffers.Contexts(
         length=3,
         shuffled=False,
         imitates_data=True,
-        episode_length=episode_length,
+        episode_steps=episode_steps,
         stability=stability,
     )
     with pytest.raises(ValueError, match=message):

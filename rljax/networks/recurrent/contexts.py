@@ -38,17 +38,17 @@ class Context(struct.PyTreeNode):
     state: Array  # [..., O]: the newest observation
     steps: Array  # [...] int32: of the lifetime so far
 
-    def after(self, observation: Array, episode_length: int) -> Context:
+    def after(self, observation: Array, episode_steps: int) -> Context:
         """The lifetime with `observation` [..., O + A + 1], which shows the last action and reward.
 
-        Where an episode has ended, after each `episode_length` steps, the observation is the next
+        Where an episode has ended, after each `episode_steps` steps, the observation is the next
         one's first: the last transition's successor is not known, and it is left out.
         """
         number = observation.shape[-1] - self.state.shape[-1] - 1
         state, action, reward = split(observation, number)
         row = packed(self.state, action, state, reward)
-        begins = self.steps % episode_length == 0
-        known = (self.steps > 0) & (~begins if episode_length > 1 else True)
+        begins = self.steps % episode_steps == 0
+        known = (self.steps > 0) & (~begins if episode_steps > 1 else True)
         recent = self.recent.added(row, known)
         seen = choose(begins, recent, self.seen)
         return Context(recent, seen, state, self.steps + 1)

@@ -479,7 +479,7 @@ def dpt_tasks(checkout: Path) -> Tasks:
         ("rljax/DarkRoom-10x10", "run_darkroom.sh", 100),  # eval.py: horizon = H
     ):
         (options,) = readers.commands(checkout / script, "train.py")
-        code = {"batch_size": 64, "weight_decay": 1e-4, "heads": 1, "episode_length": length}
+        code = {"batch_size": 64, "weight_decay": 1e-4, "heads": 1, "episode_steps": length}
         tasks[task] = {**defaults, **options, **code}
     return tasks
 
@@ -495,7 +495,7 @@ SOURCES = (
             "batch_size": "batch_size",
             "weight_decay": "weight_decay",
             "context_length": "H",
-            "episode_length": "episode_length",
+            "episode_steps": "episode_steps",
             "width": "embd",
             "layers": "layer",
             "heads": "heads",

@@ -159,7 +159,7 @@ def dark_rooms(options: argparse.Namespace) -> dict[str, Any]:
     length = envs.make(options.room).spec.max_episode_steps
     assert length is not None
     out, steps = (
-        trained(options.room, played, options, episode_length=length),
+        trained(options.room, played, options, episode_steps=length),
         options.episodes * length,
     )
     each = [lifetimes(out, played, i, steps, options) for i in range(options.seeds)]
