@@ -40,8 +40,8 @@ from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import encoders, generative, normalise
 from rljax.networks.encoders import EncoderSettings
-from rljax.networks.generative import Moments
-from rljax.networks.heads import rollouts
+from rljax.networks.heads import chains, rollouts
+from rljax.networks.heads.chains import Moments
 from rljax.networks.optimisation import surrogates
 from rljax.requirements import Count, NonNegative, Positive, Real, Share, Whole, Widths
 
@@ -152,8 +152,8 @@ def act(
     noise = jax.random.normal(key_steps, (config.flow_steps, *start.shape))
     noise = jnp.clip(noise, -config.noise_clip, config.noise_clip)
     moments = transition(state.actor.parameters, state, observation, config)
-    chain, mean, std = generative.random_steps(moments, start, noise)
-    log_prob, _ = generative.chain_likelihood(chain, mean, std)
+    chain, mean, std = chains.of_flow(moments, start, noise)
+    log_prob, _ = chains.likelihood(chain, mean, std)
     return chain[..., -1, :], {"chain": chain, "log_prob": log_prob}
 
 
@@ -161,7 +161,7 @@ def decode(state: State, observation: Array, noise: Array, config: Config) -> Ar
     """x_K [..., A] of x_0, without noise in the steps."""
     moments = transition(state.actor.parameters, state, observation, config)
     steps = jnp.zeros((config.flow_steps, *noise.shape))
-    chain, _, _ = generative.random_steps(moments, noise, steps)
+    chain, _, _ = chains.of_flow(moments, noise, steps)
     return chain[..., -1, :]
 
 
@@ -198,7 +198,7 @@ def actor_loss(actor: Policy, state: State, batch: Transition, config: Config) -
     times = jnp.arange(config.flow_steps) / config.flow_steps
     times = jnp.broadcast_to(times, (len(chain), config.flow_steps))
     mean, std = transition(actor, state, each, config)(chain[:, :-1], times)
-    new, entropy = generative.chain_likelihood(chain, mean, std)
+    new, entropy = chains.likelihood(chain, mean, std)
     old, limit = batch.extras["log_prob"], config.log_prob_limit
     new, old = (jnp.clip(x, -limit, limit) for x in (new, old))
     loss, metrics = surrogates.clipped(new - old, advantage, config.clip_ratio)

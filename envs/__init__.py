@@ -46,7 +46,8 @@ _TIMED, _GOALS, _PRIVILEGED = "timed/", "goals/", "privileged/"
 _LAST_STEP = "with-last-step/"
 _PARTS = re.compile(
     rf"({_TIMED}|{_GOALS}|{_PRIVILEGED})?(signals-[\w.]+(?:,[\w.]+)*/)?(with-last-step/)?(stacked-\d+/)?"
-    r"(without-(?:velocities|\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)/)?((?:wrap\([^()]*\)/)*)(.*)",
+    r"(without-(?:velocities|\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)/)?(lifetime-\d{1,9}/)?"
+    r"((?:wrap\([^()]*\)/)*)(.*)",
     re.DOTALL,
 )
 
@@ -59,6 +60,7 @@ class NameParts(NamedTuple):
     last_step: str  # "with-last-step/"
     stacked: str  # such as "stacked-4/"
     hidden: str  # such as "without-velocities/"
+    lifetime: str  # such as "lifetime-40/"
     wrapped: str  # such as "wrap(mine.py:Scale)/", the outermost first
     rest: str
 
@@ -128,6 +130,10 @@ def _made(name: str) -> AutoReset:
     environment = adapter.make(parts.rest)
     if parts.shown == _PRIVILEGED:
         environment = _privileged(environment)
+    if parts.lifetime:
+        from rljax.envs.lifetimes import Lifetime
+
+        environment = Lifetime(environment, parts.lifetime)
     if parts.hidden:
         from rljax.envs.partial import Partial
 
@@ -180,6 +186,11 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
     if parts.shown == _GOALS:
         bare = name.removeprefix(_GOALS)
         return _module(_GYMNASIUM).make_hosted(bare, num_envs, goals=True, **options)
+    if parts.lifetime:
+        raise ValueError(
+            f"'{parts.rest}' is on the host, where no lifetimes of several episodes are made. "
+            f"Remove: {parts.lifetime}"
+        )
     inside = parts.stacked + parts.hidden + parts.wrapped + parts.rest
     adapter = _HOSTED.get(parts.rest.partition("/")[0], _GYMNASIUM)
     if (parts.wrapped or parts.stacked) and adapter != _GYMNASIUM:

@@ -255,7 +255,10 @@ def acting(agent: Any, config: Any) -> Acting:
 
 
 class Base(struct.PyTreeNode):
-    """Another run's policy for an agent with `use_base`: frozen, and not saved with the State."""
+    """Another run's policy for an agent with `use_base`: frozen, and not saved with the State.
+
+    Of a policy on the host, `agent` has `act` alone, and `state` is the hash of its file.
+    """
 
     state: Any  # of one learner
     config: Any  # floats as arrays []
@@ -287,7 +290,10 @@ class Base(struct.PyTreeNode):
 def require_acting(name: str, base: Base | None) -> None:
     """Raise `ValueError` without a base whose actions depend on single observations."""
     if base is None:
-        raise ValueError(f"agent '{name}' begins with another run's policy: give --base RUN.")
+        raise ValueError(
+            f"agent '{name}' begins with another run's policy: give --base RUN, or a policy as "
+            "--base FILE.py:FUNCTION or --base FILE.onnx."
+        )
     if base.remembers:
         raise ValueError(
             f"the policy of --base remembers, and agent '{name}' needs one that acts on single "

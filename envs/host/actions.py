@@ -93,6 +93,35 @@ class Actions:
             scaled = arrays.concatenate([scaled, choices], axis=-1)[..., self._order]
         return self._split(scaled)
 
+    def read(self, action: Any, number: int) -> np.ndarray:
+        """`number` actions of the environment [N, ...] as agents have them: the inverse of `act`.
+
+        Numbers beyond the bounds are clipped. Raises `ValueError` for another shape, numbers that
+        are not finite and choices that there are not; the message continues "NAME returned".
+        """
+        shape = (number, *(self.space.shape or ()))
+        with contextlib.suppress(TypeError, ValueError):  # rows of different lengths
+            action = np.asarray(action)
+        if not isinstance(action, np.ndarray) or action.dtype.kind not in "biuf":
+            raise ValueError(f"{_kind(action)}, it must return an array of numbers {list(shape)}.")
+        if action.shape != shape:
+            raise ValueError(
+                f"an array {list(action.shape)} for {number} observations, it must return "
+                f"{list(shape)}, one of {self.space} for each."
+            )
+        numbers = action.astype(np.float64).reshape(number, -1)
+        if not np.isfinite(numbers).all():
+            raise ValueError(f"{numbers[~np.isfinite(numbers)][0]}, actions must be finite.")
+        if not self.discrete:
+            half = np.where(self._half > 0, self._half, 1.0)
+            return np.clip((numbers - self._center) / half, -1.0, 1.0).astype(np.float32)
+        choices = numbers - self._starts
+        most = self.choices or (self.size,)
+        is_choice = (choices == np.round(choices)) & (choices >= 0) & (choices < most)
+        if not is_choice.all():
+            raise ValueError(f"{numbers[~is_choice][0]:g}, which is not in {self.space}.")
+        return choices.astype(np.int32).reshape(number, *(() if self._single else (-1,)))
+
     def mask(self, mask: Any, leading: tuple[int, ...] = (), last: Any = False) -> np.ndarray:
         """Truth values [*leading, A] of the allowed actions, also of masks as Gymnasium's `sample`
         takes them: a tuple or dictionary with one for each choice.
@@ -159,6 +188,13 @@ class Actions:
             return next(parts)
         below = {key: self._nested(part, parts) for key, part in items(space)}
         return below if isinstance(space, spaces.Dict) else tuple(below.values())
+
+
+def _kind(value: Any) -> str:
+    """What is no array of numbers, in words."""
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return f"an array of {value.dtype}"
+    return "no array"
 
 
 def _bounds(space: spaces.Box, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -17,13 +17,14 @@ from rljax.envs.tasks import (
     point_hazards,
     point_maze,
 )
+from rljax.envs.tasks.in_context import bandit, dark_room
 
 MODULES = (analytic, mjx, neorl2, job_shop, point_hazards, point_maze, pendulum_pictures)
 ENVIRONMENTS: dict[str, Any] = {
     name: made_by for module in MODULES for name, made_by in module.ENVIRONMENTS.items()
 }
 # With tasks of any size.
-SIZED = (lights_out, box_pick, combination_lock)
+SIZED = (lights_out, box_pick, combination_lock, bandit, dark_room)
 
 
 def names() -> list[str]:

@@ -6,7 +6,9 @@ def experience(config: Config) -> buffers.Replay:
 
 from rljax.buffers.columns import NextAction, ReturnToGo, Source, Time
 from rljax.buffers.dataset import (
+    OPTIMAL_ACTION,
     PART,
+    TASK,
     Dataset,
     DatasetDraw,
     DatasetSettings,
@@ -15,7 +17,7 @@ from rljax.buffers.dataset import (
     WeightedRows,
     with_weights,
 )
-from rljax.buffers.draws import EndedEpisodes, Hindsight, NStep, TrajectoryWindows
+from rljax.buffers.draws import Contexts, EndedEpisodes, Hindsight, NStep, TrajectoryWindows
 from rljax.buffers.experience import Column, Experience, RewardTransform, Supply, declaration
 from rljax.buffers.goals import (
     Goals,
@@ -61,8 +63,11 @@ from rljax.buffers.windows import (
 )
 
 __all__ = [
+    "OPTIMAL_ACTION",
     "PART",
+    "TASK",
     "Column",
+    "Contexts",
     "Dataset",
     "DatasetDraw",
     "DatasetSettings",

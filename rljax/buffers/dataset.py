@@ -37,6 +37,8 @@ from rljax.system.hardware import nbytes
 
 ALIAS = "alias_table"  # in a data set's extras: see `alias_table`
 PART = "part"  # label of joined data: a row's data set, counted from 0
+OPTIMAL_ACTION = "optimal_action"  # label: the action [] that is optimal where a row begins
+TASK = "task"  # label: a number [] that tells the tasks of lifetimes apart
 WHOLE = 1 << 32  # the weight of an average row in an alias table
 
 
@@ -300,8 +302,8 @@ class Dataset(Experience):
     def idle(self, steps: int, iteration: int, on_host: bool, flag: str) -> str | None:
         return None  # every step is an update
 
-    def prepare(self, data: Transition) -> Transition:
-        return self.draw.prepare(super().prepare(data))
+    def prepare(self, data: Transition, num_actions: int | None = None) -> Transition:
+        return self.draw.prepare(super().prepare(data, num_actions))
 
     def terminal_rows(self, data: Transition, most: int) -> TerminalRows | None:
         return None if self.chunk_length > 1 else self.draw.terminal_rows(data, most)

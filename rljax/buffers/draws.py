@@ -5,14 +5,24 @@ windows of a data set.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax.agent import Array, Step, Transition
-from rljax.buffers.dataset import Dataset, DatasetDraw
+from rljax.buffers.dataset import (
+    OPTIMAL_ACTION,
+    TASK,
+    AliasDraws,
+    Dataset,
+    DatasetDraw,
+    alias_draws,
+    aliased,
+    with_weights,
+)
 from rljax.buffers.experience import declaration
 from rljax.buffers.replay import (
     Draw,
@@ -33,6 +43,7 @@ from rljax.buffers.windows import (
     with_last_rows,
 )
 
+FIRST = "first_row"  # in extras: the first row [N] of each row's trajectory
 BLOCK = 64  # steps of the episodes that go on, which are read at a time
 
 
@@ -283,3 +294,137 @@ class TrajectoryWindows(DatasetDraw):
         window = window_of_data(data, drawn, self.length)
         batch = rows_of(without(data, LAST), window.row)
         return batch.replace(extras={**batch.extras, VALID: window.valid})
+
+
+class ContextDraws(NamedTuple):
+    """Random pieces of lifetimes."""
+
+    first: AliasDraws  # [..., B]: each piece's first row; with pairs [..., B / 2]
+    order: Any  # [..., B, length] int32
+    other: Any  # [..., B / 2] in [0, 1): where in the same lifetimes the second half begins
+
+
+@declaration
+class Contexts(DatasetDraw):
+    """Pieces of `length` steps of one trajectory, a lifetime.
+
+    Arrays are [..., B, length, ...]. The steps are in a random order if they are `shuffled`. Where
+    actions are not the data's own, `extras["optimal_action"]` has those to learn.
+
+    All pieces are equally likely. With `stability`, they have the `history_weights` of their
+    lifetimes, whose episodes have `episode_length` steps. With `pairs`, the second half of a batch
+    has pieces of the same lifetimes as the first, in the same order.
+    """
+
+    length: int
+    shuffled: bool
+    imitates_data: bool
+    episode_length: int = 1
+    stability: float | None = None
+    pairs: bool = False
+
+    has_columns: ClassVar[bool] = True
+
+    @property
+    def labels(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        optimal = () if self.imitates_data else (OPTIMAL_ACTION,)
+        return optimal if self.stability is None else (*optimal, TASK)
+
+    def prepare(self, data: Transition) -> Transition:
+        last = np.asarray(with_last_rows(data).extras[LAST])
+        weight: np.ndarray = (last - np.arange(len(last)) >= self.length - 1).astype(np.float64)
+        if self.stability is not None and weight.any():
+            weight *= self._weights(data, last)
+        if not weight.any():
+            raise ValueError(
+                f"--config.context-length is {self.length - 1:,}, with {self.length:,} steps of a "
+                "trajectory in each piece, and the data have no such trajectory. Lower it."
+            )
+        data = with_weights(without(data, TASK), weight / weight.sum())
+        if not self.pairs:
+            return data
+        first = np.searchsorted(last, last).astype(np.int32)
+        return data.replace(extras={**data.extras, FIRST: first, LAST: last})
+
+    def _weights(self, data: Transition, last: np.ndarray) -> np.ndarray:
+        """The weight [N] of each row's lifetime."""
+        stability = np.unique(np.asarray(self.stability, np.float32))
+        if len(stability) > 1:
+            raise ValueError(
+                "lifetimes are weighed once for all learners: give one --config.history-stability."
+            )
+        ends, lifetime = np.unique(last, return_inverse=True)
+        begins = np.concatenate([[0], ends[:-1] + 1])
+        returns = []
+        for begin, end in zip(begins, ends, strict=True):
+            episodes = (end - begin + 1) // self.episode_length
+            if episodes < 2:
+                raise ValueError(
+                    f"--config.history-stability compares episodes of a lifetime, and one has "
+                    f"{end - begin + 1:,} steps, less than two episodes of --config.episode-length "
+                    f"{self.episode_length:,}."
+                )
+            rewards = data.reward[begin : begin + episodes * self.episode_length]
+            returns.append(np.asarray(rewards, np.float64).reshape(episodes, -1).sum(axis=1))
+        tasks = np.asarray(data.extras[TASK])[begins]
+        return history_weights(returns, tasks, float(stability[0]))[lifetime]
+
+    def random(self, keys: Array, number: int, experience: Dataset) -> ContextDraws:
+        key_first, key_order = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
+        shape = (experience.num_updates, experience.batch_size, self.length)
+        order = jnp.broadcast_to(jnp.arange(self.length), (len(keys), *shape))
+        if self.shuffled:
+            draw = jax.vmap(lambda key: jax.random.uniform(key, shape))
+            order = jnp.argsort(draw(key_order), axis=-1)
+        halves = shape[1] // (2 if self.pairs else 1)
+        first = alias_draws(key_first, number, shape[0], halves)
+        uniform = jax.vmap(lambda key: jax.random.uniform(key, (shape[0], halves)))
+        other = uniform(jax.vmap(jax.random.fold_in, (0, None))(key_first, 1)) if self.pairs else ()
+        return ContextDraws(first, order, other)
+
+    def rows(self, data: Transition, drawn: ContextDraws) -> Any:
+        first = aliased(data, drawn.first)
+        if self.pairs:
+            xp: Any = np if isinstance(first, np.ndarray) else jnp
+            begin, last = (data.extras[name][first] for name in (FIRST, LAST))
+            number = last - begin - self.length + 2  # of whole pieces
+            ahead = xp.minimum((drawn.other * number).astype(np.int32), number - 1)
+            first = xp.concatenate([first, begin + ahead], axis=-1)
+        return first[..., None] + drawn.order
+
+    def take(self, data: Transition, drawn: ContextDraws) -> Transition:
+        return without(super().take(data, drawn), FIRST)
+
+
+def history_weights(
+    returns: Sequence[np.ndarray], tasks: np.ndarray, stability: float
+) -> np.ndarray:
+    """Weights [L] in [0, 1] of L lifetimes, from the returns of their episodes and their `tasks`
+    [L].
+
+    They are U, linearly from 0 for the smallest to 1 for the largest of a task; all 1 where these
+    are equal. With R_max, the largest return of the task:
+
+        U           = improvement + lambda stability,  lambda = `stability`
+        improvement = (mean R + max R - min R) / (2 R_max)
+        stability   = 1 + mean of the changes R_(i+1) - R_i below 0 / R_max
+
+    Source: Chen et al., LHF, arXiv:2505.15143, section 4, with R_max over the data.
+    """
+    weights = np.ones(len(tasks))
+    for task in np.unique(tasks):
+        members = np.flatnonzero(tasks == task).tolist()
+        largest = max(returns[i].max() for i in members)
+        if largest <= 0.0:
+            continue
+        scores = []
+        for i in members:
+            changes = np.diff(returns[i])
+            falls = changes[changes < 0.0]
+            improvement = (returns[i].mean() + np.ptp(returns[i])) / (2.0 * largest)
+            steadiness = 1.0 + (falls.mean() / largest if len(falls) else 0.0)
+            scores.append(improvement + stability * steadiness)
+        low, high = min(scores), max(scores)
+        if high > low:
+            weights[members] = (np.array(scores) - low) / (high - low)
+    return weights

@@ -329,13 +329,15 @@ class Experience:
         """Most steps whose rewards a row of a batch has; 0 for rows that are transitions."""
         return 0
 
-    def prepare(self, data: Transition) -> Transition:
-        """A data set [N, ...] in NumPy with the agent's columns."""
+    def prepare(self, data: Transition, num_actions: int | None = None) -> Transition:
+        """A data set [N, ...] in NumPy with the agent's columns; `num_actions` is the number of
+        discrete actions.
+        """
         extras = dict(data.extras)
         for column in self.columns:
             extras |= column.of_data(data)
         data = data.replace(extras=extras)
-        data = with_last_steps(data) if self.last_step else data
+        data = with_last_steps(data, num_actions) if self.last_step else data
         if self.chunk_length > 1:
             return windowed(data, self.chunk_length)
         return with_last_rows(data) if self.summed_steps else data

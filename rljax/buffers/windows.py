@@ -49,11 +49,15 @@ def with_last_rows(data: Transition) -> Transition:
     return data.replace(extras={**data.extras, LAST: rows.astype(np.int32)})
 
 
-def with_last_steps(data: Transition) -> Transition:
+def with_last_steps(data: Transition, num_actions: int | None = None) -> Transition:
     """A data set [N, ...] in NumPy, whose observations [N, O] show the last action [A] and reward
     behind them, as `rljax.envs.last_step` does; both are 0 where a trajectory begins.
+
+    `num_actions` is A of discrete actions.
     """
-    action, reward = np.clip(data.action, -1.0, 1.0), np.asarray(data.reward)[:, None]
+    action, reward = np.asarray(data.action), np.asarray(data.reward)[:, None]
+    discrete = num_actions is not None
+    action = action[:, None] == np.arange(num_actions) if discrete else np.clip(action, -1.0, 1.0)
     after = np.concatenate([action, reward], axis=1).astype(np.float32)
     begins = trajectory_begins(data)
     before = np.where(begins[:, None], 0.0, np.roll(after, 1, axis=0)).astype(np.float32)

@@ -16,21 +16,26 @@ from rljax.cli import parsing
 class Record(shared.Trust, shared.LearnerOptions):
     """Record a data set: with a run's policies, from its replay, or with scripted experts.
 
-    Scripted experts are OGBench's oracles, and those of tasks that have some: combination locks and
-    the point maze.
+    Scripted experts are OGBench's oracles, and those of tasks that have some, such as combination
+    locks and the point maze.
     """
 
-    # folder of the run, or rljax/PointMaze, or ogbench/cube-single-play-v0 and the like
+    # folder of the run, or rljax/PointMaze, rljax/DarkRoom-10x10 and the like, or
+    # ogbench/cube-single-play-v0 and the like
     source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     # file.npz or .hdf5; of OGBench: .npz, default: where it is found
     output: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="FILE")] = None
     # transitions; default: 1,000,000, of OGBench as published; of a replay: the first at most
     steps: int | None = None
-    # of a run: policy, exploring, random or replay; inside the program only replay
+    # of a run: policy, exploring, random or replay; inside the program only replay; of a task that
+    # is learnt in context: policy, for optimal actions, or learning
     acting: Annotated[str, tyro.conf.arg(name="from")] = "policy"
     # environments side by side, default: 10; of OGBench: processes, default: 1
     envs: int | None = None
     seed: int = 0  # seed of the environments and of exploration
+    # of tasks that are learnt in context: rows of a lifetime with optimal actions, default: 101;
+    # episodes in which a learner learns, default: 100
+    length: int | None = None
 
 
 def main(arguments: list[str]) -> None:
@@ -51,8 +56,11 @@ def main(arguments: list[str]) -> None:
     common: dict[str, Any] = {"steps": steps, "seed": options.seed, "name": str(options.output)}
     if options.source.startswith("rljax/"):
         _require_plain(options)
-        dataset = collect.demonstrated(options.source, **common)
+        dataset = collect.demonstrated(
+            options.source, source=options.acting, length=options.length, **common
+        )
     else:
+        _require_no_length(options)
         dataset = collect.record(
             options.folder(options.source),
             source=options.acting,
@@ -69,8 +77,16 @@ def main(arguments: list[str]) -> None:
     print(f"{path}: {dataset.num:,} transitions, {outcome}")
 
 
+def _require_no_length(options: Record) -> None:
+    if options.length is not None:
+        raise ValueError(
+            "--length is for tasks that are learnt in context, such as rljax/DarkRoom-10x10."
+        )
+
+
 def _require_plain(options: Record) -> None:
-    if (options.acting, options.learner, options.best) != ("policy", 0, False):
+    acting = "policy" if options.source.startswith("rljax/") else options.acting
+    if (acting, options.learner, options.best) != ("policy", 0, False):
         raise ValueError(
             f"--from, --learner and --best are of runs; '{options.source}' is recorded by "
             "its oracles."
@@ -79,6 +95,7 @@ def _require_plain(options: Record) -> None:
 
 def _record_ogbench(options: Record) -> None:
     _require_plain(options)
+    _require_no_length(options)
     from rljax.datasets.formats import opened
     from rljax.datasets.recording import scripted_experts
 

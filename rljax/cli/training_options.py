@@ -34,7 +34,7 @@ class Learners:
     weights_share: float = Settings.weights_share  # share of the trajectories that top keeps
     # a setting that changes when the run goes on online: config.actor-lr=1e-4; one for each
     online: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    # folder of a run whose policy is an input of the agent
+    # policy that is an input of the agent: the folder of a run, FILE.py:FUNCTION, or FILE.onnx
     base: str | None = Settings.base
     # folder of a run: learners begin with the parameters that both have, and act in the warm-up
     from_run: Annotated[str | None, tyro.conf.arg(name="from")] = None

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rljax.agent import EnvSpec, Part, Transition
-from rljax.buffers import PART
+from rljax.buffers import OPTIMAL_ACTION, PART, TASK
 from rljax.buffers.storage import frames
 from rljax.envs.signals import numbers
 from rljax.trust import nearest
@@ -22,6 +22,8 @@ from rljax.trust import nearest
 FAMILIES = ("d4rl", "minari", "ogbench", "neorl2")
 
 Bounds = tuple[np.ndarray, np.ndarray]
+
+LABELS = (PART, OPTIMAL_ACTION, TASK)  # names of columns that are no signals of an environment
 
 
 def score(returns: Any, reference: Sequence[float] | None) -> Any:
@@ -156,7 +158,7 @@ class OfflineDataset:
     def signal_sums(self) -> dict[str, np.ndarray]:
         """[episodes] float64: sums of each number of a signal over each complete episode."""
         extras = sorted(self.transitions.extras.items())
-        columns = {name: np.asarray(x, np.float64) for name, x in extras if name != PART}
+        columns = {name: np.asarray(x, np.float64) for name, x in extras if name not in LABELS}
         return {
             name: np.add.reduceat(x, self.episode_starts)[: self._finished]
             for name, x in numbers(columns, 1).items()

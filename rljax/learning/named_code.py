@@ -26,10 +26,12 @@ def named_code(
     it is of.
 
     It is an absolute path, "module NAME", or an environment's argument that
-    `rljax.trust.unsafe_argument` refuses.
+    `rljax.trust.unsafe_argument` refuses. Functions of --base and networks are always among it.
     """
     names = {part: getattr(settings, part) for part in parts}
     code = {part: _code(part, name) for part, name in names.items() if isinstance(name, str)}
+    file = user_files.file_of_function(settings.base)
+    code[f"base {settings.base}"] = None if file is None else os.path.abspath(file)
     for name in _class_names([*configs, settings.online, settings.schedule]):
         file = user_files.file_of(name)
         code[f"network {name}"] = None if file is None else os.path.abspath(file)
@@ -37,9 +39,13 @@ def named_code(
 
 
 def digests(settings: Settings, *configs: Mapping[str, Any]) -> dict[str, str]:
-    """SHA-256 of the user's files among the `named_code`, by their names."""
+    """SHA-256 of the user's files among the `named_code`, and of a base that is a model, by their
+    names.
+    """
     code = named_code(settings, *configs).values()
     paths = [Path(path) for name in code for path in name.split(", ") if path.endswith(".py")]
+    base = settings.base or ""
+    paths += [Path(base)] if base.endswith(".onnx") else []
     return {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths if path.is_file()
     }

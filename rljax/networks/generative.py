@@ -28,11 +28,10 @@ from rljax.networks.blocks.residual import ResidualMLP
 from rljax.networks.layers import Module, Norm
 from rljax.requirements import AtLeast, Between, NonNegative, Positive, Share, Widths
 
-Noising = Literal["vp", "linear"]
+Noising = Literal["vp", "linear", "cosine"]
 Sampling = Literal["posterior", "wide", "free", "clean"]
 Embedding = Annotated[int, AtLeast(4)]
 StepNoise = Annotated[float, Between(1e-4, 1e4)]
-Moments = Callable[[Array, Array], tuple[Array, Array]]  # of a step from a point at a time
 
 
 @config
@@ -182,11 +181,16 @@ def schedule(name: Noising, steps: int) -> NoiseSchedule:
 
     - vp: alpha_t = exp(-b_min / T - (b_max - b_min) (2t - 1) / (2 T^2)) for t = 1..T, with b from
       0.1 to 10 (Diffusion-QL; Song et al., arXiv:2011.13456);
-    - linear: 1 - alpha_t evenly spaced from 1e-4 to 2e-2 (DDPM), for hundreds of steps.
+    - linear: 1 - alpha_t evenly spaced from 1e-4 to 2e-2 (DDPM), for hundreds of steps;
+    - cosine: abar_t = f(t / T) / f(0) with f(x) = cos((x + 0.008) / 1.008 pi / 2)^2, and alpha_t at
+      least 1e-3 (Nichol and Dhariwal, arXiv:2102.09672).
     """
     t = np.arange(1, steps + 1)
     if name == "vp":
         alpha = np.exp(-0.1 / steps - 0.5 * (10.0 - 0.1) * (2 * t - 1) / steps**2)
+    elif name == "cosine":
+        left = np.cos((np.arange(steps + 1) / steps + 0.008) / 1.008 * np.pi / 2.0) ** 2
+        alpha = np.maximum(left[1:] / left[:-1], 1e-3)
     else:
         alpha = 1.0 - np.linspace(1e-4, 2e-2, steps)
     return NoiseSchedule(*[jnp.asarray(x, jnp.float32) for x in (alpha, np.cumprod(alpha))])
@@ -209,6 +213,42 @@ def denoised(schedule: NoiseSchedule, noisy: Array, step: Array, noise: Array) -
     return jnp.clip(estimated(schedule, noisy, step, noise), -1.0, 1.0)
 
 
+class Posterior(NamedTuple):
+    """q(a_{t-1} | a_t, a_0) of each step, with the mean `clean` a_0 + `noisy` a_t [1, eq. 7]."""
+
+    clean: Array  # [T]
+    noisy: Array  # [T]
+    std: Array  # [T]; the first, of the step to a_0, is 0
+
+
+def posterior(schedule: NoiseSchedule, is_wide: bool = False) -> Posterior:
+    """The posterior of each step; a wide one has the std of q(a_t | a_{t-1})."""
+    alpha, signal = schedule
+    before = jnp.concatenate([jnp.ones(1), signal[:-1]])  # abar_{t-1}
+    share = before < 1.0 if is_wide else (1.0 - before) / (1.0 - signal)
+    return Posterior(
+        clean=(1.0 - alpha) * jnp.sqrt(before) / (1.0 - signal),
+        noisy=(1.0 - before) * jnp.sqrt(alpha) / (1.0 - signal),
+        std=jnp.sqrt((1.0 - alpha) * share),
+    )
+
+
+def reverse(
+    schedule: NoiseSchedule, denoiser: Callable[[Array, Array], Array]
+) -> Callable[[Array, Array], tuple[Array, Array]]:
+    """A function of noisy actions [..., A] and steps [...]: mean [..., A] and std [..., 1] of their
+    `posterior` with `denoised` a_0.
+    """
+    weights = posterior(schedule)
+
+    def moments(noisy: Array, step: Array) -> tuple[Array, Array]:
+        clean = denoised(schedule, noisy, step, denoiser(noisy, step))
+        share, rest, std = (x[step][..., None] for x in weights)
+        return share * clean + rest * noisy, std
+
+    return moments
+
+
 def ancestral(
     schedule: NoiseSchedule,
     denoiser: Callable[[Array, Array], Array],
@@ -226,13 +266,8 @@ def ancestral(
     - free: the same with an a_0 that is not clipped, but the draw is (IDQL's code);
     - clean: the estimate of a_0 as it is, with that std, clipped (the code of arXiv:2601.14234).
     """
-    alpha, signal = schedule
-    before = jnp.concatenate([jnp.ones(1), signal[:-1]])  # abar_{t-1}
-    weight_clean = (1.0 - alpha) * jnp.sqrt(before) / (1.0 - signal)
-    weight_noisy = (1.0 - before) * jnp.sqrt(alpha) / (1.0 - signal)
-    share = (1.0 - before) / (1.0 - signal) if sampling == "posterior" else before < 1.0
-    std = jnp.sqrt((1.0 - alpha) * share)  # 0 in the last step
-    steps = alpha.size
+    step_back = posterior(schedule, is_wide=sampling != "posterior")
+    steps = schedule.alpha.size
     noise = jax.random.normal(key, (steps + 1, *shape))
 
     def reverse(action: Array, inputs: tuple[Array, Array]) -> tuple[Array, None]:
@@ -243,8 +278,8 @@ def ancestral(
             clean = jnp.clip(clean, -1.0, 1.0)
         mean = clean
         if sampling != "clean":
-            mean = weight_clean[t] * clean + weight_noisy[t] * action
-        following = mean + std[t] * noise
+            mean = step_back.clean[t] * clean + step_back.noisy[t] * action
+        following = mean + step_back.std[t] * noise
         if sampling in ("free", "clean"):
             following = jnp.clip(following, -1.0, 1.0)
         return following, None
@@ -283,40 +318,6 @@ def euler(velocity: Callable[[Array, Array], Array], noise: Array, steps: int) -
         return action + velocity(action, jnp.full(noise.shape[:-1], i / steps)) / steps
 
     return jnp.clip(jax.lax.fori_loop(0, steps, move, noise), -1.0, 1.0)
-
-
-def random_steps(moments: Moments, start: Array, noise: Array) -> tuple[Array, Array, Array]:
-    """A chain x [..., K + 1, A] from x_0 `start` [..., A], with mu and sigma [..., K, A].
-
-    `moments(x_k, k / K)` are those of x_{k+1} = mu + sigma z, for `noise` z [K, ..., A]. The last
-    point is clipped to [-1, 1].
-    """
-    steps = len(noise)
-
-    def move(point: Array, inputs: tuple[Array, Array]) -> tuple[Array, tuple[Array, ...]]:
-        time, noise = inputs
-        mean, std = moments(point, jnp.full(point.shape[:-1], time))
-        following = mean + std * noise
-        return following, (following, mean, std)
-
-    inputs = (jnp.arange(steps) / steps, noise)
-    points, mean, std = jax.lax.scan(move, start, inputs)[1]
-    points = points.at[-1].set(jnp.clip(points[-1], -1.0, 1.0))
-    chain = jnp.concatenate([start[None], points])
-    chain, mean, std = (jnp.moveaxis(x, 0, -2) for x in (chain, mean, std))
-    return chain, mean, std
-
-
-def chain_likelihood(chain: Array, mean: Array, std: Array) -> tuple[Array, Array]:
-    """log p and entropy [...] of chains [..., K + 1, A] with mu and sigma [..., K, A], over their
-    (K + 1) A numbers; x_0 is standard normal.
-    """
-    start = jnp.zeros_like(chain[..., :1, :])
-    mean = jnp.concatenate([start, mean], axis=-2)
-    std = jnp.concatenate([start + 1.0, std], axis=-2)
-    log_prob = jax.scipy.stats.norm.logpdf(chain, mean, std)
-    entropy = 0.5 * np.log(2.0 * np.pi * np.e) + jnp.log(std)
-    return log_prob.mean(axis=(-2, -1)), entropy.mean(axis=(-2, -1))
 
 
 def average_velocity(

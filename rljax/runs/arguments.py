@@ -90,6 +90,22 @@ def data_name(data: Any) -> str | None:
     return data.source if isinstance(data, DatasetFile) else configuration.text("data", data)
 
 
+def base_name(base: Any) -> Any:
+    """The name FILE:FUNCTION of a function that Python hands over as a base; others unchanged.
+
+    Raises `TypeError` for one that cannot be imported from a file.
+    """
+    if isinstance(base, str) or not callable(base):
+        return base
+    file = None if isinstance(base, type) else user_files.importable_file(base)
+    if file is None:
+        raise TypeError(
+            f"base is {base!r}, which a resumed run could not import again: write a function of "
+            'observations into a file, and give its name: base="mine.py:policy".'
+        )
+    return f"{file}:{base.__qualname__}"
+
+
 def environment_name(env: Any) -> str | None:
     """The name of an environment: its own, that of a registered one of Gymnasium, or one by which
     this process alone knows it.

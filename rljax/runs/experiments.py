@@ -11,7 +11,6 @@ from typing import Any
 
 from rljax import datasets
 from rljax.learning import configuration, registry
-from rljax.learning.loop import prefer_devices
 from rljax.learning.named_code import digests, environment_code, named_code
 from rljax.learning.plan import Experiment
 from rljax.learning.settings import LARGEST, Settings, settings_of
@@ -40,7 +39,8 @@ def prepare(
     seeds = arguments.seeds_from(seeds)
     eval_env = arguments.environment_name(settings.get("eval_env"))
     eval_env = eval_env or arguments.evaluation_environment(env)
-    settings = arguments.checked(settings | {"eval_env": eval_env})
+    base = arguments.base_name(settings.get("base"))
+    settings = arguments.checked(settings | {"eval_env": eval_env, "base": base})
     module = registry.load_agent(agent)
     dataset = None if data is None else datasets.load(data)
     if dataset is not None and dataset.provenance.get("unread"):
@@ -128,8 +128,6 @@ def reopened(
             f"data set '{settings.data}' is not what the run in '{folder.path}' began with: its "
             f"files have changed. {'; '.join(changes)}."
         )
-    prefer_devices(experiment, len(settings.seeds))
-    _ = experiment.base  # refuses one that has changed
     return experiment
 
 
@@ -202,16 +200,17 @@ def _environment(agent: str, env: str | None, dataset: datasets.OfflineDataset |
 
 def _other_runs(
     settings: Settings, folder: Folder, of_base: Sequence[str] | None = None
-) -> tuple[Callable[[], Any] | None, ...]:
-    """What reads the policies of --base and --from, which files in `folder` name, only once.
+) -> tuple[Callable[..., Any] | None, Callable[[], Any] | None]:
+    """What reads the policies of --base and --from, which files in `folder` name.
 
     `of_base` are digests of the policies of --base with which a run began.
     """
-
-    def reader(read: Callable[[Folder], Any], path: str | None) -> Callable[[], Any] | None:
-        if path is None:
-            return None
-        return functools.cache(functools.partial(read, folder.other(path)))
-
-    base = functools.partial(loading.base, number=len(settings.seeds), digests=of_base)
-    return reader(base, settings.base), reader(loading.load_named, settings.from_run)
+    base = start = None
+    if settings.base is not None:
+        named = (folder.other(settings.base), len(settings.seeds), of_base)
+        base = functools.partial(loading.base, *named)
+    if settings.from_run is not None:
+        start = functools.cache(
+            functools.partial(loading.load_named, folder.other(settings.from_run))
+        )
+    return base, start

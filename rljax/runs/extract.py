@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -59,10 +58,10 @@ def extract(
     partial = target.with_name(f".partial-{target.name}")
     shutil.rmtree(partial, ignore_errors=True)
     experiment = dataclasses.replace(source.experiment, settings=settings, config=config)
-    base = source.experiment.base
+    base = source.training.base
     if base is not None:
-        load_base = functools.partial(population.bases_of, base, learners)
-        experiment = dataclasses.replace(experiment, load_base=load_base)
+        of_part = population.bases_of(base, learners)
+        experiment = dataclasses.replace(experiment, load_base=lambda spec, spaces: of_part)
     part = active.ActiveRun(experiment, partial, console.View())
     try:
         _write(source, source_folder, part, learners)

@@ -10,6 +10,7 @@ from rljax.distributed import processes
 from rljax.envs.environment import EnvironmentFailed
 from rljax.learning.loop import NoLearnerLeft, Training
 from rljax.runs import checkpoints, json_files
+from rljax.runs.policies.host_policies import failure_in
 from rljax.system.lock import LockLost
 
 
@@ -42,6 +43,9 @@ def of_training(error: Exception, training: Training, folder: Path) -> Exception
             return RunError(told(f"the run cannot go on: {json_files.explain(error)}."))
         case LockLost() | checkpoints.CheckpointError() | processes.ProcessError():
             return RunError(told(str(error)))
+        case _ if (text := failure_in(error)) is not None:
+            step = f"This was after step {training.step:,} of training."
+            return RunError(told(f"{text} {step} With another file it is a new run."))
         case jax.errors.JaxRuntimeError() if processes.is_distributed():
             cause = str(error).partition("\n")[0]
             return RunError(told(f"this process has lost the others, or failed itself ({cause})."))

@@ -38,12 +38,17 @@ def file_of(name: str) -> str | None:
     return None if name.startswith(PREFIX) else name.rpartition(":")[0]
 
 
+def file_of_function(name: Any) -> str | None:
+    """The file in the name FILE.py:FUNCTION; None for other names."""
+    return file_of(name) if is_class_name(name) else None
+
+
 def name_of(cls: type) -> FileClass:
     """The name of a class, by which this process knows it from now on.
 
     It has its file where that can be imported again.
     """
-    path = _importable_file(cls)
+    path = importable_file(cls)
     if path is not None:
         name = f"{path}:{cls.__qualname__}"
     else:
@@ -65,13 +70,15 @@ def known(name: str) -> type | None:
     return _KNOWN.get(name)
 
 
-def _importable_file(cls: type) -> str | None:
-    module = sys.modules.get(cls.__module__)
+def importable_file(thing: Any) -> str | None:
+    """The file from which a class or a function can be imported again, if there is one."""
+    name, module_name = getattr(thing, "__qualname__", ""), getattr(thing, "__module__", None)
+    module = sys.modules.get(str(module_name))
     path = getattr(module, "__file__", None) or ""
-    if not path.endswith(".py") or getattr(module, cls.__qualname__, None) is not cls:
+    if not path.endswith(".py") or getattr(module, name, None) is not thing:
         return None
     source = Path(path).read_text()
-    runs_alone = cls.__module__ != "__main__" or _GUARD.search(source)
+    runs_alone = module_name != "__main__" or _GUARD.search(source)
     return path if runs_alone and not _RELATIVE_IMPORT.search(source) else None
 
 

@@ -42,6 +42,7 @@ TREE = {
         ("goals instead of one task", ["gciql", "hiql", "crl", "qrl", "gcivl", "gcbc"]),
         ("one good policy made the data", ["bc"]),
         ("returns say which data is good", ["dt", "rvs"]),
+        ("many tasks, and a new one to be learnt by acting in it", ["dpt"]),
         ("a few demonstrations, no rewards", ["bc", "recoil"]),
         ("parts of the data are wrong", ["riql"]),
         ("discrete actions", ["iql", "cql_discrete"]),
@@ -55,7 +56,7 @@ TREE = {
     "a data set, and an environment": [
         ("data first, then the environment", ["calql", "iql", "awac", "famo2o", "ro2o"]),
         ("a policy that must stay as it is, and the environment", ["resfit", "dsrl"]),
-        ("a cloned flow that may learn on, cheap steps", ["reinflow"]),
+        ("a clone that may learn on, cheap steps", ["reinflow", "dppo"]),
         ("both from the first step", ["sac", "td3", "moorl"]),
         ("both, on-policy: rewards that are never met", ["hnpg"]),
         ("few real data, and a simulator that is off", ["h2o"]),

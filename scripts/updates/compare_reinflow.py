@@ -34,7 +34,7 @@ import numpy as np
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import reinflow
 from rljax.buffers import rollout as rollouts
-from rljax.networks import generative
+from rljax.networks.heads import chains
 from scripts.updates import shared
 from scripts.updates.shared import ACTION, OBSERVATION, distance, exact, relative
 
@@ -345,8 +345,8 @@ def our_iteration(
     noise = jnp.clip(rows["noise"], -config.noise_clip, config.noise_clip)
     observation = rows["observation"][:-1]
     moments = reinflow.transition(state.actor.parameters, state, observation, config)
-    chain, mean, std = generative.random_steps(moments, rows["start"], jnp.moveaxis(noise, 1, 0))
-    log_prob, _ = generative.chain_likelihood(chain, mean, std)
+    chain, mean, std = chains.of_flow(moments, rows["start"], jnp.moveaxis(noise, 1, 0))
+    log_prob, _ = chains.likelihood(chain, mean, std)
     batch = Transition(
         observation=observation,
         action=chain[..., -1, :],

@@ -470,3 +470,147 @@ def test_ended_episodes_alone_are_refused_without_a_data_set() -> None:
     assert list(buffers.EndedEpisodes().oddities(200)) == []
     (warning,) = buffers.EndedEpisodes().oddities(None)
     assert "no time limit of the environment is known" in warning
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("on_host", [False, True])
+def test_contexts_are_whole_pieces_of_one_lifetime(shuffled: bool, on_host: bool) -> None:
+    lengths, size = [5, 2, 4, 7], 4
+    rows = sum(lengths)
+    ends = np.zeros(rows, bool)
+    ends[np.cumsum(lengths) - 1] = True
+    column = np.arange(rows, dtype=np.float32)
+    optimal: Any = {buffers.OPTIMAL_ACTION: column % 3}
+    numbers: Any = (
+        column[:, None],
+        column[:, None],
+        column,
+        ends & (column > 10),
+        ends,
+        column[:, None],
+    )
+    draw = buffers.Contexts(length=size, shuffled=shuffled, imitates_data=False)
+    declared = buffers.Dataset(batch_size=600, num_updates=2, draw=draw)
+    assert declared.labels == (buffers.OPTIMAL_ACTION,)
+    data = declared.prepare(Transition(*numbers, extras=optimal))
+    keys = jax.random.split(jax.random.key(0), 2)
+    drawn = declared.random(keys, rows)
+    if on_host:
+        batch = declared.take(data, jax.tree.map(np.asarray, drawn))
+    else:
+        batch = declared.take(jax.tree.map(jnp.asarray, data), drawn)
+    assert batch.reward.shape == (2, 2, 600, size)
+    assert set(batch.extras) == {buffers.OPTIMAL_ACTION}
+    pieces = np.asarray(batch.reward).reshape(-1, size).astype(int)
+    np.testing.assert_array_equal(batch.extras[buffers.OPTIMAL_ACTION], batch.reward % 3)
+    first, counts = np.unique(pieces.min(axis=1), return_counts=True)
+    starts = np.cumsum([0, *lengths[:-1]])
+    whole = zip(starts, lengths, strict=True)
+    expected = [start + i for start, length in whole for i in range(length - size + 1)]
+    assert first.tolist() == expected, "whole pieces"
+    mean = len(pieces) / len(expected)
+    assert np.abs(counts - mean).max() < 5 * np.sqrt(mean), "each as often"
+    ordered = pieces.min(axis=1)[:, None] + np.arange(size)
+    np.testing.assert_array_equal(np.sort(pieces, axis=1), ordered)
+    if not shuffled:
+        np.testing.assert_array_equal(pieces, ordered)
+        return
+    places = np.array(
+        [np.bincount(column, minlength=size) for column in (pieces - ordered[:, :1]).T]
+    )
+    mean = len(pieces) / size
+    assert np.abs(places - mean).max() < 5 * np.sqrt(mean), "each place as often"
+
+
+def test_contexts_longer_than_all_lifetimes_are_refused() -> None:
+    draw = buffers.Contexts(length=4, shuffled=True, imitates_data=True)
+    assert draw.labels == ()
+    message = r"--config\.context-length is 3, with 4 steps .* Lower it"
+    with pytest.raises(ValueError, match=message):
+        draw.prepare(lifetimes([[1.0]], [0], steps=3))
+
+
+@pytest.mark.parametrize("on_host", [False, True])
+def test_pairs_of_contexts_are_of_the_same_lifetimes(on_host: bool) -> None:
+    data = lifetimes(np.ones((4, 3)), np.arange(4))
+    draw = buffers.Contexts(length=4, shuffled=False, imitates_data=True, pairs=True)
+    declared = buffers.Dataset(batch_size=800, num_updates=2, draw=draw)
+    prepared = declared.prepare(data.replace(extras={}))
+    drawn = declared.random(jax.random.split(jax.random.key(0), 1), 24)
+    if on_host:
+        batch = declared.take(prepared, jax.tree.map(np.asarray, drawn))
+    else:
+        batch = declared.take(jax.tree.map(jnp.asarray, prepared), drawn)
+    assert not batch.extras
+    pieces = np.asarray(batch.observation)[..., 0].astype(int).reshape(2, 2, 400, 4)
+    np.testing.assert_array_equal(pieces, pieces[..., :1] + np.arange(4))
+    np.testing.assert_array_equal(
+        pieces // 6, np.broadcast_to(pieces[:, :1, :, :1] // 6, pieces.shape)
+    )
+    for half in (0, 1):
+        counts = np.bincount(pieces[:, half, :, 0].ravel() % 6, minlength=6)
+        assert (counts[3:] == 0).all()
+        assert np.abs(counts[:3] - 800 / 3).max() < 5 * np.sqrt(800 / 3)
+
+
+def lifetimes(returns: Any, tasks: Any, steps: int = 2) -> Transition:
+    """Rows of lifetimes whose episodes have `steps` steps and these returns [L, episodes]."""
+    rewards = np.repeat(np.asarray(returns, np.float32) / steps, steps, axis=1)
+    ends = np.zeros(rewards.shape, bool)
+    ends[:, -1] = True
+    extras: Any = {buffers.TASK: np.repeat(np.float32(tasks), rewards.shape[1])}
+    row = np.arange(rewards.size, dtype=np.float32)
+    never = np.zeros(rewards.size, bool)
+    columns: Any = (row[:, None], row[:, None], rewards.ravel(), never, ends.ravel(), row[:, None])
+    return Transition(*columns, extras=extras)
+
+
+def test_lifetimes_that_improve_and_stay_are_drawn_more_often() -> None:
+    """LHF by hand, arXiv:2505.15143, equations 6 to 9: of the first task R_max is 4."""
+    returns = [[0.0, 2.0, 4.0], [0.0, 4.0, 1.0], [1.0, 1.0, 1.0], [3.0, 0.0, 0.0], [0.0, 3.0, 3.0]]
+    tasks = [7, 7, 7, 8, 8]
+    first = [(2 + 4) / 8 + 0.5 * 1, (5 / 3 + 4) / 8 + 0.5 * (1 - 3 / 4), (1 + 0) / 8 + 0.5 * 1]
+    second = [(1 + 3) / 6 + 0.5 * (1 - 3 / 3), (2 + 3) / 6 + 0.5 * 1]
+    expected = [
+        (x - min(scores)) / (max(scores) - min(scores))
+        for scores in (first, second)
+        for x in scores
+    ]
+    data = lifetimes(returns, tasks)
+    draw = buffers.Contexts(
+        length=3, shuffled=False, imitates_data=True, episode_length=2, stability=0.5
+    )
+    assert draw.labels == (buffers.TASK,)
+    declared = buffers.Dataset(batch_size=4_000, draw=draw)
+    prepared = declared.prepare(data)
+    keys = jax.random.split(jax.random.key(0), 1)
+    batch = declared.take(jax.tree.map(jnp.asarray, prepared), declared.random(keys, 30))
+    assert not batch.extras
+    first_rows = np.asarray(batch.observation)[..., 0, 0].ravel().astype(int)
+    shares = np.bincount(first_rows // 6, minlength=5) / len(first_rows)
+    np.testing.assert_allclose(shares, np.array(expected) / sum(expected), atol=0.03)
+    assert (shares[[2, 3]] == 0).all(), "the last of a task"
+    alike = dataclasses.replace(draw, stability=0.0).prepare(lifetimes([[1.0, 2.0]] * 3, [1, 1, 2]))
+    whole = np.tile([1, 1, 0, 0], 3)
+    np.testing.assert_array_equal(np.asarray(alike.extras["alias_table"])[:, 0] == 0, 1 - whole)
+
+
+@pytest.mark.parametrize(
+    ("stability", "episode_length", "message"),
+    [
+        (np.array([0.5, 1.0]), 2, "give one --config.history-stability"),
+        (0.5, 4, "one has 6 steps, less than two episodes of --config.episode-length 4"),
+    ],
+)
+def test_weights_that_cannot_be_computed_are_refused(
+    stability: Any, episode_length: int, message: str
+) -> None:
+    draw = buffers.Contexts(
+        length=3,
+        shuffled=False,
+        imitates_data=True,
+        episode_length=episode_length,
+        stability=stability,
+    )
+    with pytest.raises(ValueError, match=message):
+        draw.prepare(lifetimes(np.ones((2, 3)), [1, 1]))

@@ -30,6 +30,26 @@ def test_schedules_are_as_published() -> None:
     np.testing.assert_allclose(signal, np.cumprod(alpha), rtol=1e-6)
     ends = generative.schedule("linear", 1000).alpha[np.array([0, -1])]
     np.testing.assert_allclose(1.0 - ends, [1e-4, 2e-2], rtol=1e-3)
+    alpha, signal = generative.schedule("cosine", 4)
+    angle = np.pi / 2 * (np.array([0.0, 0.25, 0.5, 0.75]) + 0.008) / 1.008
+    np.testing.assert_allclose(signal[:3], (np.cos(angle[1:]) / np.cos(angle[0])) ** 2, rtol=1e-6)
+    np.testing.assert_allclose(alpha[3], 1e-3, rtol=1e-6)  # of 0, which is less
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_posterior_follows_from_the_rule_of_bayes(is_wide: bool) -> None:
+    """q(a_{t-1} | a_t, a_0): the product of two Gaussians in a_{t-1}."""
+    schedule = generative.schedule("vp", 3)
+    alpha, signal = (np.asarray(x, np.float64) for x in schedule)
+    ours = generative.posterior(schedule, is_wide)
+    for t in (1, 2):
+        precision = alpha[t] / (1 - alpha[t]) + 1 / (1 - signal[t - 1])
+        clean = np.sqrt(signal[t - 1]) / (1 - signal[t - 1]) / precision
+        noisy = np.sqrt(alpha[t]) / (1 - alpha[t]) / precision
+        std = np.sqrt(1 - alpha[t]) if is_wide else precision**-0.5
+        actual = [ours.clean[t], ours.noisy[t], ours.std[t]]
+        np.testing.assert_allclose(actual, [clean, noisy, std], rtol=1e-5)
+    np.testing.assert_allclose([x[0] for x in ours], [1.0, 0.0, 0.0], atol=1e-6)
 
 
 def test_sinusoidal_by_hand() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from rljax import envs, trust
 from rljax.learning import registry
-from rljax.learning.named_code import digests, named_code
+from rljax.learning.named_code import PARTS, digests, named_code
 from rljax.learning.settings import Settings
 from rljax.runs import arguments, checkpoints, experiments, extract, records, run
 from rljax.runs.policies import attackers, collect, evaluate, loading, videos
@@ -81,6 +81,22 @@ def test_networks_are_code_at_any_depth_of_settings_and_searches() -> None:
     assert code == {f"network {name}": str(here / file) for name, file in files.items()}
     (here / "a.py").write_text("x = 1")
     assert digests(settings, space) == {"a.py": hashlib.sha256(b"x = 1").hexdigest()}
+
+
+def test_the_function_of_a_base_is_code_that_a_policy_needs_too() -> None:
+    settings = Settings("resfit", "Hopper-v5", base="a.py:policy")
+    for parts in (("agent",), PARTS):
+        code = named_code(settings, parts=parts)
+        assert code == {"base a.py:policy": str(Path.cwd() / "a.py")}
+    here = Path.cwd()
+    (here / "a.py").write_text("x = 1")
+    (here / "b.onnx").write_bytes(b"model")
+    assert digests(settings) == {"a.py": hashlib.sha256(b"x = 1").hexdigest()}
+    for base in ("b.onnx", "runs/a", "python/run"):
+        other = dataclasses.replace(settings, base=base)
+        assert named_code(other) == {}
+    model = dataclasses.replace(settings, base="b.onnx")
+    assert digests(model) == {"b.onnx": hashlib.sha256(b"model").hexdigest()}
 
 
 def test_what_is_sealed_is_trusted_by_its_maker_alone(home: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from rljax.agent import Transition, difference, shown
-from rljax.buffers import PART, RewardTransform
+from rljax.buffers import OPTIMAL_ACTION, PART, TASK, RewardTransform
 from rljax.buffers.rows import RewardMap
 from rljax.buffers.storage import frames
 from rljax.datasets.dataset import FIELDS, OfflineDataset, cut
@@ -239,11 +239,21 @@ def join(parts: Sequence[OfflineDataset], name: str, mark: bool = False) -> Offl
 
 def require_labels(dataset: OfflineDataset, labels: Sequence[str], agent: str) -> None:
     """Raise `ValueError` for a missing label that the agent needs."""
+    purposes = {
+        PART: "tells joined data sets apart",
+        OPTIMAL_ACTION: "learns optimal actions",
+        TASK: "compares lifetimes of the same task",
+    }
+    commands = {
+        PART: "rljax data join BOTH.hdf5 EXPERT MIXTURE --mark-parts",
+        OPTIMAL_ACTION: "rljax data record rljax/DarkRoom-10x10 FILE.npz",
+        TASK: "rljax data record rljax/DarkRoom-9x9-20 FILE.npz --from learning",
+    }
     for label in labels:
         if label not in dataset.transitions.extras:
             raise ValueError(
-                f"agent '{agent}' tells joined data sets apart by the signal '{label}', and "
-                f"'{dataset.name}' has none: rljax data join BOTH.hdf5 EXPERT MIXTURE --mark-parts"
+                f"agent '{agent}' {purposes[label]} by the signal '{label}', and "
+                f"'{dataset.name}' has none: {commands[label]}"
             )
 
 

@@ -33,6 +33,28 @@ def called_from_within(function: Callable[..., Any], result: Any) -> Callable[..
     return buffer_callback(in_place, result, has_side_effect=True)
 
 
+def purely_called(function: Callable[..., Any], result: Any) -> Callable[..., Any]:
+    """Make a pure function on the host callable from a compiled program, also under `vmap`.
+
+    It returns one array like `result`, a `jax.ShapeDtypeStruct`. Mapped axes come before all
+    others, of arguments and result. Where learners are on several devices of a CPU, each calls it.
+    """
+    if jax.default_backend() != "cpu":
+        return lambda *arguments: jax.pure_callback(
+            lambda *arrays: function(*map(np.asarray, arrays)),
+            result,
+            *arguments,
+            vmap_method="broadcast_all",
+        )
+
+    # As `jax.pure_callback`, in a tenth of its time.
+    def in_place(context: Any, out: Any, *arguments: Any) -> None:
+        del context
+        np.asarray(out)[...] = function(*map(np.asarray, arguments))
+
+    return buffer_callback(in_place, result, vmap_method="broadcast_all")
+
+
 @contextlib.contextmanager
 def cached_with_callbacks() -> Iterator[None]:
     """Within this context, and on the CPU only, the compile cache also keeps programs that call the

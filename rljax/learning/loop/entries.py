@@ -15,7 +15,7 @@ from rljax.learning.loop.training import Training
 def config(training: Training) -> dict[str, Any]:
     """The training's entries in config.json, ready for JSON."""
     experience = training.driver.hyper.experience  # of the first stage
-    base = training.experiment.base
+    base = training.base
     acting = training.templates[0]["agent"].replace(base=base)
     return {
         "learners": [dataclasses.asdict(member) for member in training.members],

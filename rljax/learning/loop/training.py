@@ -72,6 +72,7 @@ class Training:
         self.changed: dict[str, list[float]] = {}  # settings that have changed, [P] each
         self.environment: dict[str, Any] = {}  # parameters of environments that have changed
         self.spec, self.spaces, self.weights = made.spec, made.spaces, made.weights
+        self.base = made.base
         self.evaluator, self.terminal = made.evaluator, made.terminal
         rows = None if self.dataset is None else self.dataset.num
         on_host = not envs.is_compiled(settings.env)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
 from rljax import datasets
-from rljax.agent import Base, Transition
+from rljax.agent import Base, EnvSpec, Transition
 from rljax.buffers import Experience, Mixed
 from rljax.buffers.rows import AS_STORED, RewardMap
 from rljax.learning.settings import Settings
@@ -22,13 +21,9 @@ class Experiment:
     module: Any  # the agent
     config: Any  # the agent's Config; a tuple has one value per learner
     dataset: datasets.OfflineDataset | None
-    load_base: Callable[[], Base] | None = None  # another run's policy, for agents with `use_base`
+    # reads another run's policy, for agents with `use_base`, in spaces of `EnvSpec` and config.json
+    load_base: Callable[[EnvSpec, Any], Base] | None = None
     load_start: Callable[[], Any] | None = None  # another run's policies, with which learners begin
-
-    @functools.cached_property
-    def base(self) -> Base | None:
-        """Another run's policy. Reading it starts JAX: call `prefer_devices` before."""
-        return None if self.load_base is None else self.load_base()
 
     @property
     def experience(self) -> Experience:
@@ -77,4 +72,5 @@ def prepared(
     transitions = transitions.replace(extras={name: transitions.extras[name] for name in names})
     if reward_map != AS_STORED:
         transitions = transitions.replace(reward=reward_map(transitions.reward))
-    return experience.prepare(transitions), reward_map
+    num_actions = dataset.action_size if dataset.discrete else None
+    return experience.prepare(transitions, num_actions), reward_map

@@ -10,7 +10,7 @@ import numpy as np
 
 from rljax import agent as contract
 from rljax import datasets
-from rljax.agent import EnvSpec, difference, shown
+from rljax.agent import Base, EnvSpec, difference, shown
 from rljax.buffers import Experience, Supply
 from rljax.distributed import processes
 from rljax.envs import signals
@@ -50,9 +50,11 @@ def require_source(experiment: Experiment, experience: Experience) -> None:
         raise ValueError(f"agent '{agent}' takes no other run's policy: leave out --base.")
 
 
-def require_base(experiment: Experiment) -> None:
+def require_base(experiment: Experiment, base: Base | None, spec: EnvSpec) -> None:
     """Raise `ValueError` for a base that the agent cannot use, or that it lacks."""
-    module, base, settings = experiment.module, experiment.base, experiment.settings
+    module, settings = experiment.module, experiment.settings
+    if base is not None:
+        require_same_spaces(base.spec, f"--base {settings.base}", spec)
     is_copied = settings.schedule is not None
     if base is not None and is_copied and len(set(digests_of_base(base))) > 1:
         raise ValueError(

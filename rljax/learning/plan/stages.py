@@ -11,7 +11,7 @@ import numpy as np
 
 from rljax import agent as contract
 from rljax import datasets, envs
-from rljax.agent import EnvSpec, Transition, difference
+from rljax.agent import Base, EnvSpec, Transition, difference
 from rljax.buffers import with_weights
 from rljax.buffers.rows import AS_STORED, RewardMap
 from rljax.envs import signals
@@ -56,6 +56,7 @@ class TrainingPlan:
     evaluator: Any  # None where there is no environment
     spec: EnvSpec
     spaces: dict[str, Any] | None  # the environment's own, see `_described_spaces`
+    base: Base | None = None  # other runs' policies [P]
     warnings: tuple[str, ...] = ()  # about the data set and learning rates
     terminal: TerminalValues | None = None  # metrics of the data set's terminal rows
     weights: dict[str, Any] | None = None  # see `Data`
@@ -83,16 +84,19 @@ def plan(experiment: Experiment) -> TrainingPlan:
     refusals.require_shared(settings, name, bool(steps_online) and inside is None)
     memory.require_environments(settings, experience, inside is None)
     places = _places(experiment, name, inside)
-    _check_spaces(experiment, places.spec, name)
+    spaces = _described_spaces(experiment, places)
+    # Reading it starts JAX, which `prefer_devices` must precede.
+    base = None if experiment.load_base is None else experiment.load_base(places.spec, spaces)
+    _check_spaces(experiment, places.spec, name, base)
 
     data = _data(experiment)
     stages: list[Stage] = []
     online = _online(experiment, places, data, name) if steps_online else None
     if updates:
-        stages.append(_stage_of_data(experiment, places.spec, data, online))
+        stages.append(_stage_of_data(experiment, places.spec, data, online, base))
     if online is not None:
         end = round_up(steps_online, online.iteration) + (stages[0].end if stages else 0)
-        stages.append(_stage_online(experiment, places, data.transitions, online, end))
+        stages.append(_stage_online(experiment, places, data.transitions, online, end, base))
     warnings = (
         refusals.other_bounds(dataset, places.hosted),
         schedules.early_end(module, experiment.config, settings),
@@ -101,7 +105,8 @@ def plan(experiment: Experiment) -> TrainingPlan:
         stages=stages,
         evaluator=places.evaluator,
         spec=places.spec,
-        spaces=_described_spaces(experiment, places),
+        spaces=spaces,
+        base=base,
         warnings=tuple(warning for warning in warnings if warning is not None),
         terminal=terminal_values(module, data.transitions, experience),
         weights=data.weights,
@@ -121,13 +126,11 @@ def _stacked(experiment: Experiment, config: Any) -> Any:
     return configuration.stack(in_steps, len(experiment.settings.seeds))
 
 
-def _check_spaces(experiment: Experiment, spec: EnvSpec, name: str) -> None:
+def _check_spaces(experiment: Experiment, spec: EnvSpec, name: str, base: Base | None) -> None:
     settings, experience = experiment.settings, experiment.experience
     if experiment.dataset is not None:
         refusals.require_fit(experiment.dataset, spec, experience)
-    if experiment.base is not None:
-        refusals.require_same_spaces(experiment.base.spec, f"--base {settings.base}", spec)
-    refusals.require_base(experiment)
+    refusals.require_base(experiment, base, spec)
     spec = _named(spec, name)
     contract.check(experiment.module, spec, experiment.config)
     signals.require(experience.signals, spec.signals, settings.agent, name)
@@ -190,14 +193,14 @@ def _online(experiment: Experiment, places: Places, data: Data, name: str) -> On
 
 
 def _stage_of_data(
-    experiment: Experiment, spec: EnvSpec, data: Data, online: Online | None
+    experiment: Experiment, spec: EnvSpec, data: Data, online: Online | None, base: Base | None
 ) -> Stage:
     settings, config = experiment.settings, experiment.config
     assert data.transitions is not None
     iteration = experiment.experience.steps_per_iteration
     multiple = iteration if online is None else math.lcm(iteration, online.iteration)
     declare = None if data.weights is None else WeightedExperience(experiment.module)
-    learner = Learner(experiment.module, spec, len(settings.seeds), declare, experiment.base)
+    learner = Learner(experiment.module, spec, len(settings.seeds), declare, base)
     driver = OfflineDriver(
         learner, data.transitions, _stacked(experiment, config), settings.data_on_host
     )
@@ -205,10 +208,15 @@ def _stage_of_data(
 
 
 def _stage_online(
-    experiment: Experiment, places: Places, data: Transition | None, online: Online, end: int
+    experiment: Experiment,
+    places: Places,
+    data: Transition | None,
+    online: Online,
+    end: int,
+    base: Base | None,
 ) -> Stage:
     settings, number = experiment.settings, len(experiment.settings.seeds)
-    learner = Learner(experiment.module, places.spec, number, online.declare, experiment.base)
+    learner = Learner(experiment.module, places.spec, number, online.declare, base)
     declared, stacked = online.declare(online.config), _stacked(experiment, online.config)
     if places.inside is not None:
         driver: Driver = CompiledDriver(learner, places.inside, stacked, data)

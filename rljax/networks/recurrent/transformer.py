@@ -1,32 +1,36 @@
 """A causal transformer as in GPT, with normalisation before each part of a block.
 
-Radford et al., Language Models are Unsupervised Multitask Learners, 2019. Sizes and
-initialisations are those of CORL's Decision Transformer, arXiv:2210.07105.
+Radford et al., Language Models are Unsupervised Multitask Learners, 2019. By default it is that of
+CORL's Decision Transformer, arXiv:2210.07105; `gpt2` is that of GPT-2.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from rljax.agent import Array
-from rljax.networks.layers import Dropout, LayerNorm, Module
+from rljax.networks.layers import ACTIVATIONS, Activation, Dropout, LayerNorm, Module
+from rljax.networks.recurrent.experts import Losses, Mixtures, Sizes
 
 STD = 0.02  # of weights at the start
 EPSILON = 1e-5  # of layer normalisation
 
 
 class Linear(Module):
-    """y = x W + b with W from N(0, 0.02^2) and b = 0."""
+    """y = x W + b with W from N(0, std^2) and b = 0."""
 
     features: int
+    std: float = STD
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        kernel = self.param("kernel", nn.initializers.normal(STD), (x.shape[-1], self.features))
+        initialise = nn.initializers.normal(self.std)
+        kernel = self.param("kernel", initialise, (x.shape[-1], self.features))
         return x @ kernel + self.param("bias", nn.initializers.zeros_init(), (self.features,))
 
 
@@ -34,6 +38,8 @@ class Attention(Module):
     """Causal attention of `heads` heads."""
 
     heads: int
+    std: float | None = None  # of its inputs' weights at the start; None: Glorot's uniform ones
+    output_std: float = STD
 
     @nn.compact
     def __call__(self, x: Array, valid: Array, dropout: Dropout | None = None) -> Array:
@@ -43,7 +49,9 @@ class Attention(Module):
         """
         number, width = x.shape[-2:]
         size = width // self.heads
-        kernel = self.param("kernel", nn.initializers.glorot_uniform(), (width, 3 * width))
+        glorot, normal = nn.initializers.glorot_uniform(), nn.initializers.normal(self.std or STD)
+        initialise = glorot if self.std is None else normal
+        kernel = self.param("kernel", initialise, (width, 3 * width))
         bias = self.param("bias", nn.initializers.zeros_init(), (3 * width,))
         parts = (x @ kernel + bias).reshape(*x.shape[:-1], 3, self.heads, size)
         query, key, value = jnp.moveaxis(parts, -3, 0)  # [..., N, H, d]
@@ -53,7 +61,7 @@ class Attention(Module):
         if dropout is not None:
             weight = dropout(weight, 0)
         attended = jnp.einsum("...hnk,...khd->...nhd", weight, value)
-        return Linear(width, name="output")(attended.reshape(x.shape))
+        return Linear(width, self.output_std, name="output")(attended.reshape(x.shape))
 
 
 class Transformer(Module):
@@ -61,30 +69,62 @@ class Transformer(Module):
 
     layers: int
     heads: int
+    norm_tokens: bool = True  # whether they are normalised at the beginning
+    activation: Activation = "gelu"
+    attention_std: float | None = None  # see `Attention.std`
+    output_std: float = STD  # of the weights of what is added, at the start
+    experts: Sizes | None = None  # of mixtures in place of the last hidden layer
+
+    def __call__(self, x: Array, valid: Array, dropout: Dropout | None = None) -> Array:
+        """As `with_losses`, without losses."""
+        return self.with_losses(x, valid, dropout)[0]
 
     @nn.compact
-    def __call__(self, x: Array, valid: Array, dropout: Dropout | None = None) -> Array:
-        """Tokens [..., N, m] to features [..., N, m], normalised at the beginning and the end.
+    def with_losses(
+        self, x: Array, valid: Array, dropout: Dropout | None = None, target_gate: Any = None
+    ) -> tuple[Array, Losses]:
+        """Tokens [..., N, m] to features [..., N, m], normalised at the end.
 
         `valid` [..., N] says which tokens are there. `dropout` is that of tokens, of the weights of
-        attention, and of what each part of a block adds.
+        attention, and of what each part of a block adds. `target_gate` is that of experts, in
+        training.
         """
 
         def dropped(x: Array, place: int) -> Array:
             return x if dropout is None else dropout(x, place)
 
-        width = x.shape[-1]
-        x = dropped(LayerNorm(EPSILON, name="norm_tokens")(x), 0)
+        width, losses = x.shape[-1], Losses()
+        x = dropped(LayerNorm(EPSILON, name="norm_tokens")(x) if self.norm_tokens else x, 0)
         for i in range(self.layers):
             inner = None
             if dropout is not None:
                 inner = Dropout(jax.random.fold_in(dropout.key, 3 * i + 3), dropout.rate)
-            attention = Attention(self.heads, name=f"attention_{i}")
+            stds = (self.attention_std, self.output_std)
+            attention = Attention(self.heads, *stds, name=f"attention_{i}")
             normed = LayerNorm(EPSILON, name=f"norm_attention_{i}")(x)
             x = x + dropped(attention(normed, valid, inner), 3 * i + 1)
-            hidden = Linear(4 * width, name=f"hidden_{i}")(
-                LayerNorm(EPSILON, name=f"norm_hidden_{i}")(x)
-            )
-            hidden = Linear(width, name=f"output_{i}")(nn.gelu(hidden, approximate=False))
+            normed = LayerNorm(EPSILON, name=f"norm_hidden_{i}")(x)
+            if self.experts is not None and i == self.layers - 1:
+                mixtures = Mixtures(self.experts, name="mixtures")
+                added, losses = mixtures(normed, inner, target_gate)
+                x = x + added
+                continue
+            hidden = Linear(4 * width, name=f"hidden_{i}")(normed)
+            hidden = ACTIVATIONS[self.activation](hidden)
+            hidden = Linear(width, self.output_std, name=f"output_{i}")(hidden)
             x = x + dropped(hidden, 3 * i + 2)
-        return LayerNorm(EPSILON, name="norm_output")(x)
+        return LayerNorm(EPSILON, name="norm_output")(x), losses
+
+
+def gpt2(layers: int, heads: int, experts: Sizes | None, name: str) -> Transformer:
+    """GPT-2's transformer, with the initialisations of the package transformers."""
+    return Transformer(
+        layers,
+        heads,
+        experts=experts,
+        norm_tokens=False,
+        activation="gelu_tanh",
+        attention_std=STD,
+        output_std=STD / math.sqrt(2 * layers),
+        name=name,
+    )

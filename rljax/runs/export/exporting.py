@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, get_args
 from rljax.runs import arguments, json_files
 from rljax.runs.export import checks, lowering, numpy_file, onnx_file, stablehlo_file
 from rljax.runs.export.program import Program
+from rljax.runs.policies import host_policies
 from rljax.runs.policies.loading import load_all
 from rljax.system import outputs
 from rljax.trust import Folder
@@ -54,6 +55,12 @@ def export(
         raise ValueError(f"'{path}' is the name of another format: it must end in {SUFFIXES[to]}.")
     outputs.require_makeable(path)
     policies = load_all(folder, best=best)
+    host = host_policies.host_policy(policies.state.base)
+    if host is not None:
+        raise ValueError(
+            f"the policy in '{folder.path}' acts by --base {host.name} on the host, which no "
+            "exported file can hold."
+        )
     program = Program(policies, learner)
     content, run = made(program, to)
     difference = checks.SampledCheck(policies, program).largest_difference(run)

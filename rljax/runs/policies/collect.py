@@ -5,6 +5,7 @@ docs/datasets.md has D4RL's recipe (Fu et al., arXiv:2004.07219, section 5).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from rljax import datasets, envs
 from rljax.agent import EnvSpec, Transition, mask_of
 from rljax.buffers.storage import frames
 from rljax.buffers.storage.ring import ReplayBuffer
+from rljax.datasets.recording import contexts
 from rljax.learning.drivers.driver import TRAIN, environment_seeds
 from rljax.learning.plan.memory import require_room
 from rljax.runs import arguments, checkpoints, resumption
@@ -107,27 +109,59 @@ def record(
 
 
 def demonstrated(
-    env: str, *, steps: int, seed: int = 0, name: str = "recorded"
+    env: str,
+    *,
+    steps: int,
+    source: str = "policy",
+    length: int | None = None,
+    seed: int = 0,
+    name: str = "recorded",
 ) -> datasets.OfflineDataset:
     """About `steps` transitions of whole episodes that the task `env` shows itself.
 
-    Raises `ValueError` for a task that shows none, or too few steps.
+    Tasks that are learnt in context show lifetimes: with the `source` "policy" `length` rows, each
+    with its optimal action, and with "learning" the history of a learner over `length` episodes.
+
+    Raises `ValueError` for a task that shows none, another source, or too few steps.
     """
     task: Any = envs.make(env).environment if envs.is_compiled(env) else None
-    if not hasattr(task, "demonstrations"):
+    in_context = contexts.is_known(task)
+    if not in_context and not hasattr(task, "demonstrations"):
         raise ValueError(
             f"'{env}' is no run, and no task that shows its own solution, as "
             "rljax/CombinationLock-10 does."
         )
+    if source not in ("policy", "learning") or (not in_context and source != "policy"):
+        raise ValueError(
+            f"--from is '{source}', and '{env}' shows its solution"
+            f"{', or with --from learning how it is learnt' * in_context}."
+        )
+    if length is not None and (not in_context or length < 2):
+        raise ValueError(
+            f"--length is {length}, which is for lifetimes of tasks that are learnt in context, "
+            "such as rljax/DarkRoom-10x10, and at least 2."
+        )
     spec: EnvSpec = task.spec
-    if steps < task.horizon:
-        raise ValueError(f"--steps is {steps}, an episode of '{env}' has {task.horizon}.")
+    shown, longest = getattr(task, "demonstrations", None), spec.max_episode_steps
+    assert longest is not None
+    if source == "learning":
+        length = contexts.EPISODES if length is None else length
+        shown, longest = functools.partial(contexts.histories, task), length * longest
+    elif in_context:
+        longest = contexts.ROWS if length is None else length
+        shown = functools.partial(contexts.with_optimal_actions, task)
+    assert shown is not None
+    if steps < longest:
+        raise ValueError(f"--steps is {steps}, an episode of '{env}' has {longest}.")
     _require_room(spec, steps)
-    shown = jax.jit(task.demonstrations, static_argnums=1)
-    transitions = jax.tree.map(np.asarray, shown(jax.random.key(seed), steps // task.horizon))
+    sizes = (steps // longest, length or longest)[: 1 + in_context]
+    compiled = jax.jit(shown, static_argnums=tuple(range(1, 1 + len(sizes))))
+    transitions = jax.tree.map(np.asarray, compiled(jax.random.key(seed), *sizes))
     provenance = {"reader": "record", "source": "demonstrations", "environment": env, "seed": seed}
-    provenance |= {"max_episode_steps": spec.max_episode_steps, "versions": hardware.versions()}
+    provenance |= {"max_episode_steps": longest, "versions": hardware.versions()}
     provenance |= {"num_actions": spec.action_size} if spec.discrete else {}
+    if in_context:
+        provenance["source"] = "a learner" if source == "learning" else "optimal actions"
     return datasets.OfflineDataset(name, transitions, env, None, _unit_bounds(spec), provenance)
 
 

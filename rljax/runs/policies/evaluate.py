@@ -16,6 +16,7 @@ from rljax.learning import action_cost, configuration, evaluation
 from rljax.learning.evaluation import Episodes
 from rljax.learning.named_code import PARTS
 from rljax.runs import arguments, records
+from rljax.runs.policies import host_policies
 from rljax.runs.policies.loading import load_all
 from rljax.runs.policies.policy import Policies
 from rljax.runs.statistics import estimators, summaries
@@ -105,7 +106,8 @@ def play_episodes(
     evaluator = evaluation.make(agent, observed, number, episodes, limits)
     require_fit(policies.spec, evaluator.spec)
     starts = evaluator.starts([seed] * number, episodes)
-    played = evaluator(policies.state, starts, config)
+    with host_policies.plain_failures():
+        played = evaluator(policies.state, starts, config)
     close(evaluator)
     return played
 

@@ -18,6 +18,7 @@ from rljax.learning.named_code import named_code
 from rljax.learning.settings import Settings, settings_of
 from rljax.runs import arguments, checkpoints
 from rljax.runs.export import packs
+from rljax.runs.policies import host_policies
 from rljax.runs.policies.policy import Policies, Policy
 from rljax.runs.records import checked, read_config
 from rljax.trust import Folder
@@ -68,8 +69,8 @@ def load_all(
     template = jax.eval_shape(jax.vmap(create), keys, stacked)
     state = saved.restore("best" if best else "agent", template)
     if settings.base is not None:
-        digests = described.get("base_digests")
-        found = base(folder.other(settings.base), len(settings.seeds), digests)
+        named = (folder.other(settings.base), len(settings.seeds), described.get("base_digests"))
+        found = base(*named, spec, described["spaces"])
         state = state.replace(base=found)
     reference, spaces = described["reference"], described["spaces"]
     policies = Policies(settings, spec, module, stacked, state, saved.step, reference, spaces)
@@ -113,8 +114,16 @@ def load_named(folder: Folder, option: str = "--from", advice: str = "") -> Poli
         ) from error
 
 
-def base(out: str | Path | Folder, number: int = 1, digests: Sequence[str] | None = None) -> Base:
-    """The policies [P] of the run in `out`, as inputs of `number` learners of another agent.
+def base(
+    out: str | Path | Folder,
+    number: int = 1,
+    digests: Sequence[str] | None = None,
+    spec: EnvSpec | None = None,
+    spaces: Mapping[str, Any] | None = None,
+) -> Base:
+    """The policies [P] of the run in `out`, as inputs of `number` learners of another agent; or a
+    policy on the host, see `host_policies`, for the environment with this `spec` and `spaces`, in
+    which runs need none.
 
     Each learner has its own where both runs have as many, and else that of the one learner; one
     learner has the first. With `digests` [P], each has the one with its digest.
@@ -122,6 +131,9 @@ def base(out: str | Path | Folder, number: int = 1, digests: Sequence[str] | Non
     Raises `ValueError` for other numbers, and without such a policy.
     """
     folder = arguments.run_folder(out)
+    if host_policies.is_on_host(str(folder.path)):
+        assert spec is not None, "a policy on the host has no spaces of its own"
+        return host_policies.base(str(folder.path), number, digests, spec, spaces)
     found = _bases(folder)
     if digests is not None:
         there = population.digests_of_base(found)

@@ -17,6 +17,7 @@ from rljax.envs.timed import share_of_time
 from rljax.learning import agent_state, configuration
 from rljax.learning.settings import Settings
 from rljax.networks.noise import Lasting
+from rljax.runs.policies import host_policies
 
 if TYPE_CHECKING:
     from rljax.envs.host.spaces import Spaces
@@ -125,10 +126,11 @@ class Policy:
         self._calls += 1
         lasting = explore and step is not None and self._policies.explores_in_time
         memory = self._recalled(inputs, step) if self._policies.remembers or lasting else None
-        action, self._memory = self._act(
-            self._learnt, inputs, np.uint32(self._calls), explore, memory
-        )
-        action = np.asarray(action)
+        with host_policies.plain_failures():
+            action, self._memory = self._act(
+                self._learnt, inputs, np.uint32(self._calls), explore, memory
+            )
+            action = np.asarray(action)
         if not normalised and self._policies.spaces is not None:
             action = self._policies.spaces.act(action)
         # A number for one choice.

@@ -1,4 +1,4 @@
-"""TD3, MEX, FastTD3, DSAC-T, Sequence RL and REPPO, beside the programs of their authors."""
+"""TD3, MEX, FastTD3, DSAC-T, Sequence RL, REPPO, ReinFlow, DPPO: beside their authors' programs."""
 
 from __future__ import annotations
 
@@ -386,6 +386,55 @@ def reinflow_tasks(checkout: Path) -> Tasks:
     return tasks
 
 
+# DPPO. A minibatch of theirs has denoising steps, one of ours transitions with all their steps.
+
+DPPO: dict[str, Rule] = {
+    "actor_lr": "actor_lr",
+    "critic_lr": "critic_lr",
+    "weight_decay": lambda theirs: theirs["critic_weight_decay"] or None,
+    "num_epochs": "update_epochs",
+    "batch_size": lambda theirs: theirs["batch_size"] // theirs["ft_denoising_steps"],
+    "critic_warmup": "n_critic_warmup_itr",
+    "clip_ratio": "clip_ploss_coef",
+    "clip_first": "clip_ploss_coef_base",
+    "clip_growth": "clip_ploss_coef_rate",
+    "target_kl": "target_kl",
+    "num_envs": "n_envs",
+    "num_steps": "n_steps",
+    "discount": "gamma",
+    "trace_decay": "gae_lambda",
+    "step_discount": "gamma_denoising",
+    "reward_scale": "reward_scale_const",
+    "normalise_rewards": "reward_scale_running",
+    "denoising_steps": "denoising_steps",
+    "tuned_steps": "ft_denoising_steps",
+    "noise_min": "min_sampling_denoising_std",
+    "noise_clip": "randn_clip_value",
+    "density_min": "min_logprob_denoising_std",
+    "embedding": lambda theirs: theirs["actor"]["time_dim"],
+    "hidden": lambda theirs: theirs["actor"]["mlp_dims"],
+    "activation": lambda theirs: theirs["actor"]["activation_type"].lower(),
+    "critic_hidden": lambda theirs: theirs["critic"]["mlp_dims"],
+    "critic_activation": lambda theirs: theirs["critic"]["activation_type"].lower(),
+}
+DPPO_TASKS = {
+    "Hopper-v5": "hopper-v2/ft_ppo_diffusion_mlp.yaml",
+    "Walker2d-v5": "walker2d-v2/ft_ppo_diffusion_mlp.yaml",
+    "HalfCheetah-v5": "halfcheetah-v2/ft_ppo_diffusion_mlp_ta1.yaml",
+}
+
+
+def dppo_tasks(checkout: Path) -> Tasks:
+    """Their settings of locomotion."""
+    folder, tasks = checkout / "cfg" / "gym" / "finetune", {}
+    for ours, theirs in DPPO_TASKS.items():
+        values = readers.yaml_file(folder / theirs)
+        parts = (values["env"], values["train"], values["model"])
+        both = {name: values[name] for name in ("denoising_steps", "ft_denoising_steps")}
+        tasks[ours] = {name: x for part in parts for name, x in part.items()} | both
+    return tasks
+
+
 SOURCES = (
     Source("td3", "TD3", "run_experiments.sh, main.py, TD3.py", td3_tasks, TD3),
     Source(
@@ -438,4 +487,5 @@ SOURCES = (
             Intended("weight_decay", "*", "Weight decay is of their critics alone"),
         ),
     ),
+    Source("dppo", "dppo", "cfg/gym/finetune/*/ft_ppo_diffusion_mlp*.yaml", dppo_tasks, DPPO),
 )

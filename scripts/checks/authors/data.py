@@ -467,7 +467,41 @@ def rvs_tasks(checkout: Path) -> Tasks:
     return per_task([f"d4rl/{name}" for name in shlex.split(names)], settings)
 
 
+def dpt_tasks(checkout: Path) -> Tasks:
+    """The commands of the bandits and of the dark room."""
+    readers.says(checkout / "net.py", "n_head=1")  # whatever --head is
+    readers.says(checkout / "train.py", "'batch_size': 64")
+    readers.says(checkout / "train.py", "weight_decay=1e-4")
+    defaults = readers.arguments(checkout / "common_args.py")
+    tasks: dict[str, Any] = {}
+    for task, script, length in (
+        ("rljax/Bandit-5", "run_bandit.sh", 1),
+        ("rljax/DarkRoom-10x10", "run_darkroom.sh", 100),  # eval.py: horizon = H
+    ):
+        (options,) = readers.commands(checkout / script, "train.py")
+        code = {"batch_size": 64, "weight_decay": 1e-4, "heads": 1, "episode_length": length}
+        tasks[task] = {**defaults, **options, **code}
+    return tasks
+
+
 SOURCES = (
+    Source(
+        "dpt",
+        "decision-pretrained-transformer",
+        "run_bandit.sh, run_darkroom.sh, train.py, net.py, common_args.py",
+        dpt_tasks,
+        {
+            "learning_rate": "lr",
+            "batch_size": "batch_size",
+            "weight_decay": "weight_decay",
+            "context_length": "H",
+            "episode_length": "episode_length",
+            "width": "embd",
+            "layers": "layer",
+            "heads": "heads",
+            "dropout": "dropout",
+        },
+    ),
     Source(
         "iql",
         "implicit_q_learning",

@@ -1,4 +1,4 @@
-"""One cloned flow, and four ways to improve it with the same steps in the environment.
+"""One cloned flow, and five ways to improve it with the same steps in the environment.
 
 A flow imitates a data set and is cloned once. Each way begins with this flow:
 
@@ -6,10 +6,12 @@ A flow imitates a data set and is cloned once. Each way begins with this flow:
   resfit    ResFiT: small corrections of the flow's actions; the flow stays as it is
   expo      EXPO: edits of the flow's actions, and the best of these; the flow stays as it is
   qc        QC of chunks of one action: the best of many actions; the flow goes on imitating
+  reinflow  ReinFlow: PPO moves the flow itself, with learnt noise in its steps
   sac       SAC from scratch, for comparison
 
 EXPO and QC learn their critics from the data before the first step in the environment, and see the
-data in half of each batch after it. The others see no data.
+data in half of each batch after it. The others see no data. ReinFlow learns from rollouts, of which
+these are few: its authors have millions of steps.
 
   rljax train sac --env HalfCheetah-v5 --steps 30000 --out runs/sac
   rljax data record runs/sac medium.npz --steps 100000 --from exploring
@@ -48,6 +50,7 @@ class Way(NamedTuple):
     config: Mapping[str, Any]
     parts: tuple[str, ...] = ()  # that --from takes
     data: bool = False  # whether it learns from the data, too
+    warms_up: bool = True  # whether it begins with steps without updates, if it has no data
 
 
 WAYS = {
@@ -91,9 +94,24 @@ WAYS = {
         parts=("actor",),
         data=True,
     ),
+    "reinflow": Way(
+        "ReinFlow",
+        "reinflow",
+        "from",
+        FLOW | {"num_steps": 125, "batch_size": 250},  # rollouts of 1,000 steps
+        parts=("actor.flow=actor",),
+        warms_up=False,
+    ),
     "sac": Way("SAC from scratch", "sac", "", {}),
 }
-COLOURS = dict(zip(WAYS, ("#D55E00", "#009E73", "#0072B2", "#56B4E9", "#999999"), strict=True))
+COLOURS = {
+    "dsrl": "#D55E00",
+    "resfit": "#009E73",
+    "expo": "#0072B2",
+    "qc": "#56B4E9",
+    "reinflow": "#CC79A7",
+    "sac": "#999999",
+}
 
 
 def clone(options: argparse.Namespace) -> Path:
@@ -122,7 +140,8 @@ def clone(options: argparse.Namespace) -> Path:
 def improved(key: str, base: Path, options: argparse.Namespace) -> Path:
     """The folder of a complete run of a way."""
     way, out = WAYS[key], options.runs / key
-    warmup = {} if way.data else {"warmup_steps": options.warmup}
+    warms_up = way.warms_up and not way.data
+    warmup = {"warmup_steps": options.warmup} if warms_up else {}
     config = {**way.config, **warmup, "hidden": tuple(options.hidden)}
     begins: dict[str, Any] = {}
     if way.begins == "base":

@@ -234,6 +234,32 @@ def test_probe_of_a_flow_on_policy(probe: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("probe", PROBES)
+def test_probe_of_a_chain_on_policy(probe: str) -> None:
+    """All steps of a fresh denoiser are tuned."""
+    module, name = registry.load_agent("dppo"), f"rljax/{probe}"
+    changes = {
+        "hidden": (32, 32),
+        "critic_hidden": (32, 32),
+        "denoising_steps": 4,
+        "tuned_steps": 4,
+        "actor_lr": 3e-3,
+        "critic_lr": 3e-3,
+        "num_envs": 16,
+        "num_steps": 16,
+        "batch_size": 64,
+        "discount": DISCOUNT,
+        "clip_ratio": 0.05,
+        "clip_first": 0.05,
+        "normalise_rewards": False,
+    }
+    state, config = trained(module, name, changes, 100)
+    assert_actions(module, name, state, config)
+    if probe not in ACTS:  # there values are those of a noisy policy
+        assert_values(name, state.critic(observed(name))[:, 0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("probe", PROBES)
 def test_probe_of_actions_on_policy(probe: str) -> None:
     module, name = registry.load_agent("reppo"), f"rljax/{probe}"
     changes = {

@@ -81,6 +81,10 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ("ppo", "reinflow"): Pair(
         lines=258, own=EVERY - {"critic_loss"} | {"experience", "schedule", "with_advantages"}
     ),
+    ("reinflow", "dppo"): Pair(
+        lines=183,
+        own=EVERY - {"critic_loss", "with_advantages", "experience"} | {"transition"},
+    ),
     ("ppo_lagrangian", "cpo"): Pair(
         lines=225, own=USUAL | {"State", "experience", "optimiser", "act"}
     ),

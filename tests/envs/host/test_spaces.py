@@ -127,6 +127,34 @@ def test_actions_are_the_environments_own(space: spaces.Space, given: Any, own: 
 
 
 @pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(np.array([-3, 0.5], np.float32), np.array([1, 2], np.float32)),
+        spaces.Box(-2, 0, (2, 1), np.float64),
+        spaces.Discrete(3, start=-1),
+        spaces.MultiDiscrete([2, 3], start=[0, 5]),
+        spaces.MultiBinary(4),
+    ],
+)
+def test_the_environments_actions_are_read_as_agents_have_them(space: spaces.Space) -> None:
+    actions = made(VECTOR, space).actions
+    own = np.stack([space.sample() for _ in range(50)])
+    read = actions.read(own.tolist(), 50)
+    assert read.dtype == (np.int32 if actions.discrete else np.float32)
+    np.testing.assert_allclose(actions.act(read), own, rtol=1e-6, atol=1e-6)
+    with pytest.raises(ValueError, match=r"^an array .* for 49 observations, it must return \[49"):
+        actions.read(own, 49)
+    with pytest.raises(ValueError, match=r"^no array, it must return an array of numbers \[1"):
+        actions.read([[own[0].tolist()], []], 1)
+
+
+def test_actions_beyond_their_bounds_are_read_as_those() -> None:
+    low, high = np.array([1, -1], np.float32), np.array([1, 3], np.float32)
+    read = made(VECTOR, spaces.Box(low, high)).actions.read([[7.0, 9.0], [1.0, -2.0]], 2)
+    np.testing.assert_array_equal(read, [[1.0, 1.0], [0.0, -1.0]])
+
+
+@pytest.mark.parametrize(
     ("observation", "action", "error", "message"),
     [
         (
