@@ -18,7 +18,8 @@ episode is not seen; from [2]: a transition is one token, as in [1].
 
 [1] Lee et al., DPT, arXiv:2306.14892; jon--lee/decision-pretrained-transformer
 [2] Laskin et al., AD, arXiv:2210.14215
-[3] Chen et al., LHF, arXiv:2505.15143; [4] Wu et al., T2MIR, arXiv:2506.05426
+[3] Chen et al., LHF, arXiv:2505.15143
+[4] Wu et al., T2MIR, arXiv:2506.05426
 
   rljax data record rljax/DarkRoom-10x10 darkroom.npz
   rljax train dpt --data darkroom.npz --env lifetime-10/rljax/DarkRoom-10x10-test
@@ -43,6 +44,8 @@ from rljax.requirements import Count, NonNegative, Share
 @agent.config
 class Config(experts.WithExperts, networks.WithSchedule):
     """Hyperparameters."""
+
+    acting = agent.Acting(settings=("episode_steps", "sampled"))
 
     # Optimisation
     learning_rate: NonNegative = 1e-3  # of Adam; [1]
@@ -106,11 +109,6 @@ def experience(config: Config) -> buffers.Dataset:
         pairs=config.task_experts > 0,
     )
     return buffers.Dataset.of(config, draw=draw, last_step=True)
-
-
-def acting(config: Config) -> agent.Acting:
-    """What an evaluation may change."""
-    return agent.Acting(settings=("episode_steps", "sampled"))
 
 
 def check(spec: EnvSpec, config: Config) -> None:

@@ -2,7 +2,7 @@
 
   git clone https://github.com/NJU-RL/T2MIR
   python -m venv peer && peer/bin/pip install torch transformers jax flax optax distrax
-  PYTHONPATH=. peer/bin/python scripts/updates/offline/compare_experts.py --peer T2MIR \
+  PYTHONPATH=. peer/bin/python scripts/updates/compare_experts.py --peer T2MIR \
       --output results/checks/references/experts.json
 
 Their classes and `contrastive_loss` are cut out of moe.py and gpt2moe_model.py, unchanged. Outputs,
