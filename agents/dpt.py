@@ -38,7 +38,7 @@ from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks.layers import Dense, Dropout, Module
 from rljax.networks.recurrent import contexts, experts, transformer
-from rljax.requirements import Count, NonNegative, Share
+from rljax.requirements import Count, DropoutRate, NonNegative
 
 
 @agent.config
@@ -64,7 +64,7 @@ class Config(experts.WithExperts, networks.WithSchedule):
     width: Count = 32  # of tokens; [1]
     layers: Count = 4  # blocks; [1]
     heads: Count = 1  # of the attention; [1]
-    dropout: Share = 0.0  # of tokens, attention and blocks; [1]
+    dropout: DropoutRate | None = None  # of tokens, attention and blocks; [1]
 
 
 class State(struct.PyTreeNode):
@@ -85,7 +85,7 @@ class Policy(Module):
 
     @nn.compact
     def __call__(
-        self, rows: Array, dropout: Dropout | None = None, target_gate: Any = None
+        self, rows: Array, dropout: Dropout | None = None, trains: experts.Training | None = None
     ) -> tuple[Array, experts.Losses]:
         """Logits [..., H + 1, A] of a query and H transitions [..., H + 1, 2 O + A + 1]."""
         number = rows.shape[-2]
@@ -93,7 +93,7 @@ class Policy(Module):
         places = self.param("place", initialise, (number, self.width))
         x = Dense(self.width, name="input")(rows) + places
         f = transformer.gpt2(self.layers, self.heads, self.experts, name="transformer")
-        x, losses = f.with_losses(x, jnp.ones(x.shape[:-1], bool), dropout, target_gate)
+        x, losses = f.with_losses(x, jnp.ones(x.shape[:-1], bool), dropout, trains)
         return Dense(self.action_size, name="output")(x), losses
 
 
@@ -115,7 +115,6 @@ def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for what does not fit."""
     agent.require_vectors("dpt", spec)
     agent.require_discrete("dpt", spec, "dt")
-    agent.require_range(config, dropout=(0, 0.99))
     experts.check(config, config.width, config.batch_size)
     if config.width % config.heads:
         raise ValueError(
@@ -180,7 +179,10 @@ def policy_loss(
     now, successor = (x[..., :size] for x in (batch.observation, batch.next_observation))
     action = jax.nn.one_hot(batch.action, action_size)
     rows = contexts.packed(now, action, successor, batch.reward)[:, :-1]
-    training = {"dropout": Dropout(key, config.dropout), "target_gate": state.target_gate}
+    training = {
+        "dropout": Dropout.of(config.dropout, key, 0),
+        "trains": experts.training(state.target_gate, key),
+    }
     if config.imitates == "data":
         logits, losses = output(policy, now[:, 0], rows, **training)  # [B, H + 1, A]
         target = batch.action

@@ -701,6 +701,8 @@ def tables() -> dict[tuple[str, str], str]:
             for pair in ("reppo", "fasttd3")
         },
         ("studies/stitching", "maze"): study("studies/stitching/maze"),
+        ("studies/in_context", "bandits"): study("studies/in_context/bandits"),
+        ("studies/in_context", "dark_room"): study("studies/in_context/dark_room"),
         ("studies/defaults", "reach"): study("studies/defaults/reach"),
         ("studies/memory", "chain"): study("studies/memory/chain"),
         ("studies/memory", "hidden"): study("studies/memory/hidden_velocities"),

@@ -27,7 +27,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.networks import layers
-from rljax.networks.layers import Dropout
 from rljax.networks.recurrent import experts
 from scripts.updates import shared
 from scripts.updates.shared import exact
@@ -184,8 +183,8 @@ def compared(options: argparse.Namespace, updates: int, case: Mapping[str, Any])
         target = jax.tree.map(random, dict(network.params["task_gate"]))
         x, key = random(jnp.zeros((ROWS, TOKENS, WIDTH))), jax.random.key(draw)
         cotangent = random(x)
-        noise = jax.random.normal(jax.random.fold_in(key, 3), (ROWS, TOKENS, sizes.tokens))
-        training = {"dropout": Dropout(key, 0.0), "target_gate": target}
+        noise = jax.random.normal(key, (ROWS, TOKENS, sizes.tokens))
+        training = {"trains": experts.Training(target, key)}
 
         def ours(params: Any, x: Any = x, training: Any = training, by: Any = cotangent) -> Any:
             y, losses = network.replace(params=params)(x, **training)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from rljax.networks import layers
-from rljax.networks.layers import Dropout
 from rljax.networks.recurrent import experts
 from tests.agents import reference
 
@@ -95,9 +94,9 @@ def test_outputs_and_losses_equal_a_loop(trains: bool) -> None:
     noise, scale = np.zeros_like(of_tokens), None
     options: dict[str, Any] = {}
     if trains:
-        options = {"dropout": Dropout(KEY, 0.0), "target_gate": target}
+        options = {"trains": experts.Training(target, KEY)}
         scale = np.log1p(np.exp(inputs @ params["noise"])) + 0.01
-        drawn = jax.random.normal(jax.random.fold_in(KEY, 3), of_tokens.shape)
+        drawn = jax.random.normal(KEY, of_tokens.shape)
         noise = scale * np.asarray(drawn, np.float64)
     y, losses = network(x, **options)
     weights = (chosen(of_tokens + noise, 2), chosen(of_tasks, 2))
@@ -118,7 +117,7 @@ def test_all_experts_may_be_chosen() -> None:
     target = experts.target_gate({"mixtures": network.params})
 
     def loss(params: Any) -> Any:
-        options = {"dropout": Dropout(KEY, 0.0), "target_gate": target}
+        options = {"trains": experts.training(target, KEY)}
         return network.replace(params=params)(x, **options)[1].total(experts.WithExperts())
 
     gradient = jax.grad(loss)(network.params)

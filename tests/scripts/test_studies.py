@@ -36,6 +36,7 @@ from scripts.studies.offline import (
     cloned_flow,
     corruptions,
     goals,
+    in_context,
     offline_to_online,
     stitching,
     weights,
@@ -250,6 +251,36 @@ def test_agents_of_goals_in_mazes(study, data):
         assert scores["success"] == [[100.0] * 10] * 2
         assert scores["score"] == [100.0, 100.0]
     assert "| GCIQL | 100 (100, 100) | 31 |" in goals.table(written).splitlines()
+
+
+def test_tasks_that_are_learnt_in_context(study, monkeypatch):
+    """A policy that pulls the first arm, and in a room goes down three times, then to the right."""
+
+    def loaded(out: Path, learner: int) -> Any:
+        def policy(observation: np.ndarray, step: np.ndarray) -> np.ndarray:
+            assert observation.shape == (20, 1 + 5 + 1 if "Bandit" in out.name else 2 + 5 + 1)
+            down = (step % 4 < 3) | ("Bandit" in out.name)
+            return np.where(down, 0, 2).astype(np.int32)
+
+        return policy
+
+    monkeypatch.setattr(in_context.rljax, "load", loaded)
+    words = ("--lifetimes", 30, "--context", 3, "--updates", 4, "--tasks", 20, "--seeds", 2)
+    written = study(in_context, "bandits", "--parts", "bandits", *words, "--pulls", 40)
+    regret = [x["mean"][-1] for x in written["dpt"]]
+    chance = written["others"]["uniform pulls"]
+    assert (
+        regret[0] == regret[1] == pytest.approx(chance["mean"][-1], abs=3 * chance["interval"][-1])
+    )
+    for name in in_context.ALGORITHMS:
+        assert written["others"][name]["mean"][-1] < 0.6 * chance["mean"][-1]
+    room = ("--room", "rljax/DarkRoom-4x4-4", "--episodes", 2)
+    written = study(in_context, "dark_room", "--parts", "dark_room", *words, *room)
+    (largest,) = written["others"].values()
+    for seed in written["dpt"]:
+        assert len(seed["mean"]) == len(seed["share"]) == len(largest["mean"]) == 2
+        assert seed["mean"][0] == seed["mean"][1] < largest["mean"][0]
+    assert "| shortest ways | " in in_context.table(written)
 
 
 def test_pieces_of_trajectories_are_joined(study, tmp_path, monkeypatch):

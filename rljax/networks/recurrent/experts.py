@@ -63,6 +63,13 @@ class Sizes(NamedTuple):
     width: int
 
 
+class Training(NamedTuple):
+    """What mixtures need in training."""
+
+    target_gate: Any
+    key: Array  # of the noise
+
+
 class Losses(NamedTuple):
     """What mixtures add to a loss, [] each; 0 without them, and outside of training."""
 
@@ -73,6 +80,11 @@ class Losses(NamedTuple):
         """Their weighted sum []."""
         balance = settings.balance_weight * self.balance
         return balance + settings.contrast_weight * self.contrast
+
+
+def training(target_gate: Any, key: Array) -> Training | None:
+    """What mixtures need in training; None without any."""
+    return None if target_gate is None else Training(target_gate, jax.random.fold_in(key, 1))
 
 
 def target_gate(params: Any) -> Any:
@@ -158,10 +170,10 @@ class Mixtures(Module):
 
     @nn.compact
     def __call__(
-        self, x: Array, dropout: Dropout | None = None, target_gate: Any = None
+        self, x: Array, dropout: Dropout | None = None, trains: Training | None = None
     ) -> tuple[Array, Losses]:
         """Outputs [..., N, m] for tokens [..., N, m], and in training the losses of a batch [B, N,
-        m], whose halves have the same tasks. `dropout` and `target_gate` are there in training.
+        m], whose halves have the same tasks.
         """
         number, features = self.sizes.chosen, x.shape[-1] // 2
         of_tokens = Router(self.sizes.tokens, name="token_gate")(x)
@@ -169,13 +181,11 @@ class Mixtures(Module):
         of_tasks = Router(self.sizes.tasks, name="task_gate")(x)
         contrast = self.param("contrast", nn.initializers.normal(1.0), (self.sizes.tasks,) * 2)
         noisy, losses = of_tokens, Losses()
-        if dropout is not None:
+        if trains is not None:
             scale = jax.nn.softplus(x @ noise) + NOISE
-            key = jax.random.fold_in(dropout.key, 3)
-            drawn = scale * jax.random.normal(key, scale.shape)
+            drawn = scale * jax.random.normal(trains.key, scale.shape)
             noisy = of_tokens + drawn
-            assert target_gate is not None
-            target = logits(jax.lax.stop_gradient(x), target_gate)
+            target = logits(jax.lax.stop_gradient(x), trains.target_gate)
             losses = Losses(
                 balance=_balance(of_tokens, noisy, drawn, scale, number),
                 contrast=_contrast(of_tasks, jax.lax.stop_gradient(target), contrast),

@@ -7,7 +7,6 @@ CORL's Decision Transformer, arXiv:2210.07105; `gpt2` is that of GPT-2.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +14,7 @@ from flax import linen as nn
 
 from rljax.agent import Array
 from rljax.networks.layers import ACTIVATIONS, Activation, Dropout, LayerNorm, Module
-from rljax.networks.recurrent.experts import Losses, Mixtures, Sizes
+from rljax.networks.recurrent.experts import Losses, Mixtures, Sizes, Training
 
 STD = 0.02  # of weights at the start
 EPSILON = 1e-5  # of layer normalisation
@@ -53,8 +52,8 @@ class Attention(Module):
         initialise = glorot if self.std is None else normal
         kernel = self.param("kernel", initialise, (width, 3 * width))
         bias = self.param("bias", nn.initializers.zeros_init(), (3 * width,))
-        parts = (x @ kernel + bias).reshape(*x.shape[:-1], 3, self.heads, size)
-        query, key, value = jnp.moveaxis(parts, -3, 0)  # [..., N, H, d]
+        parts = jnp.split(x @ kernel + bias, 3, axis=-1)
+        query, key, value = (part.reshape(*x.shape[:-1], self.heads, size) for part in parts)
         logits = jnp.einsum("...nhd,...khd->...hnk", query, key) / math.sqrt(size)
         allowed = jnp.tril(jnp.ones((number, number), bool)) & valid[..., None, :]  # [..., N, N]
         weight = jax.nn.softmax(jnp.where(allowed[..., None, :, :], logits, -1e9), axis=-1)
@@ -81,13 +80,16 @@ class Transformer(Module):
 
     @nn.compact
     def with_losses(
-        self, x: Array, valid: Array, dropout: Dropout | None = None, target_gate: Any = None
+        self,
+        x: Array,
+        valid: Array,
+        dropout: Dropout | None = None,
+        trains: Training | None = None,
     ) -> tuple[Array, Losses]:
         """Tokens [..., N, m] to features [..., N, m], normalised at the end.
 
         `valid` [..., N] says which tokens are there. `dropout` is that of tokens, of the weights of
-        attention, and of what each part of a block adds. `target_gate` is that of experts, in
-        training.
+        attention, and of what each part of a block adds. `trains` is for experts, in training.
         """
 
         def dropped(x: Array, place: int) -> Array:
@@ -106,7 +108,7 @@ class Transformer(Module):
             normed = LayerNorm(EPSILON, name=f"norm_hidden_{i}")(x)
             if self.experts is not None and i == self.layers - 1:
                 mixtures = Mixtures(self.experts, name="mixtures")
-                added, losses = mixtures(normed, inner, target_gate)
+                added, losses = mixtures(normed, inner, trains)
                 x = x + added
                 continue
             hidden = Linear(4 * width, name=f"hidden_{i}")(normed)

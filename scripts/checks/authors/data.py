@@ -499,7 +499,7 @@ SOURCES = (
             "width": "embd",
             "layers": "layer",
             "heads": "heads",
-            "dropout": "dropout",
+            "dropout": lambda theirs: theirs["dropout"] or None,
         },
     ),
     Source(
