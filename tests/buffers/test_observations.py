@@ -158,7 +158,7 @@ def test_a_stream_of_dictionaries_learns_from_finite_numbers_alone(
     one = jnp.ones((1, 1))
     step: Any = Step(following, following, one, one < 0, one < 0, one, one.astype(jnp.int32))  # pyright: ignore
     transition = hyper.experience.transition(shown, one.astype(jnp.int32), {}, step)
-    state = learner.learn_from_step(state, transition, hyper.config)
+    state = learner.learn_from_step(state, transition, hyper)
     assert float(state.agent.state[0]) == learnt
     assert (int(state.tally.first_bad[TRANSITION][0]) < 0) == bool(learnt)
     assert set(empty_tally(("picture", TRANSITION), 1).total) == set(state.tally.total)

@@ -69,7 +69,8 @@ OPTIONS = {
         seed 0, attacker None, learner 0, trust False
     """,
     "data correct": "hidden 256 256, updates 10000, reward-limit 1.0, seed 0",
-    "data record": "steps None, from policy, learner 0, best False, envs None, seed 0, trust False",
+    "data record": "steps None, from policy, learner 0, best False, envs None, seed 0, "
+    + "length None, trust False",
 }
 WRITE = {
     "train": "out",

@@ -133,8 +133,8 @@ def demonstrated(
         )
     if source not in ("policy", "learning") or (not in_context and source != "policy"):
         raise ValueError(
-            f"--from is '{source}', and '{env}' shows its solution"
-            f"{', or with --from learning how it is learnt' * in_context}."
+            f"--from is '{source}', and sources but policy are of runs; '{env}' is recorded by its "
+            f"oracles{', or with --from learning by a learner' * in_context}."
         )
     if length is not None and (not in_context or length < 2):
         raise ValueError(

@@ -76,11 +76,11 @@ def test_the_command_writes_what_agents_read(tmp_path: Any, capsys: Any) -> None
 @pytest.mark.parametrize(
     ("env", "options", "message"),
     [
-        (ROOM, {"source": "random"}, "--from is 'random', .* or with --from learning"),
+        (ROOM, {"source": "random"}, "--from is 'random', .* or with --from learning by a learner"),
         (ROOM, {"steps": 10}, "--steps is 10, an episode .* has 101"),
         (ROOM, {"length": 1}, "--length is 1, .* at least 2"),
         ("rljax/CombinationLock-5", {"length": 9}, "--length is 9, which is for lifetimes"),
-        ("rljax/CombinationLock-5", {"source": "learning"}, r"shows its solution\.$"),
+        ("rljax/CombinationLock-5", {"source": "learning"}, r"is recorded by its oracles\.$"),
         ("rljax/LightsOut-3x3", {}, "is no run, and no task that shows its own solution"),
     ],
 )
