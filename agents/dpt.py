@@ -85,7 +85,10 @@ class Policy(Module):
 
     @nn.compact
     def __call__(
-        self, rows: Array, dropout: Dropout | None = None, trains: experts.Training | None = None
+        self,
+        rows: Array,
+        dropout: Dropout | None = None,
+        trains: experts.GateTraining | None = None,
     ) -> tuple[Array, experts.Losses]:
         """Logits [..., H + 1, A] of a query and H transitions [..., H + 1, 2 O + A + 1]."""
         number = rows.shape[-2]

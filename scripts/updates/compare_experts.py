@@ -184,7 +184,7 @@ def compared(options: argparse.Namespace, updates: int, case: Mapping[str, Any])
         x, key = random(jnp.zeros((ROWS, TOKENS, WIDTH))), jax.random.key(draw)
         cotangent = random(x)
         noise = jax.random.normal(key, (ROWS, TOKENS, sizes.tokens))
-        training = {"trains": experts.Training(target, key)}
+        training = {"trains": experts.GateTraining(target, key)}
 
         def ours(params: Any, x: Any = x, training: Any = training, by: Any = cotangent) -> Any:
             y, losses = network.replace(params=params)(x, **training)

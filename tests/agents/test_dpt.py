@@ -19,7 +19,7 @@ from rljax.agents import dpt
 from rljax.runs import records
 from rljax.runs.policies import collect
 from tests.agents import reference
-from tests.agents.test_dt import attended, layer_norm, linear
+from tests.agents.test_dt import attended, far_from_zero, layer_norm, linear
 
 H, O, A, B = 3, 2, 3, 4  # noqa: E741
 SPEC = EnvSpec("test/Example-v0", (O + A + 1,), A, discrete=True)
@@ -127,13 +127,7 @@ act = jax.jit(dpt.act, static_argnames="explore")
 
 
 def fresh(config: dpt.Config = CONFIG) -> dpt.State:
-    """A State whose parameters are all far from 0."""
-    state = jax.jit(dpt.init, static_argnums=1)(KEY, SPEC, config)
-    leaves, tree = jax.tree.flatten(state.policy.parameters)
-    generator = np.random.default_rng(0)
-    moved = [jnp.asarray(x + 0.3 * generator.normal(size=x.shape), jnp.float32) for x in leaves]
-    policy = dpt.networks.trained(jax.tree.unflatten(tree, moved), config.learning_rate, config)
-    return state.replace(policy=policy)
+    return far_from_zero(dpt, SPEC, config)
 
 
 @pytest.mark.parametrize("config", [CONFIG, DISTILLATION], ids=["optimal", "data"])

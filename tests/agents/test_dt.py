@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rljax import networks
 from rljax.agent import EnvSpec, Transition, first_memory
 from rljax.agents import dt
 from tests.agents import reference, trees
@@ -142,14 +143,18 @@ update = jax.jit(dt.update)
 act = jax.jit(dt.act, static_argnames="explore")
 
 
-def fresh(config: dt.Config = CONFIG) -> dt.State:
-    """A State whose parameters are all far from 0."""
-    state = jax.jit(dt.init, static_argnums=1)(KEY, SPEC, config)
+def far_from_zero(module: Any, spec: EnvSpec, config: Any) -> Any:
+    """A State of an agent with a `policy`, whose parameters are all far from 0."""
+    state = jax.jit(module.init, static_argnums=1)(KEY, spec, config)
     leaves, tree = jax.tree.flatten(state.policy.parameters)
     generator = np.random.default_rng(0)
     moved = [jnp.asarray(x + 0.3 * generator.normal(size=x.shape), jnp.float32) for x in leaves]
-    policy = dt.networks.trained(jax.tree.unflatten(tree, moved), config.learning_rate, config)
-    return state.replace(policy=policy, best_return=jnp.asarray(4.0))
+    policy = networks.trained(jax.tree.unflatten(tree, moved), config.learning_rate, config)
+    return state.replace(policy=policy)
+
+
+def fresh(config: dt.Config = CONFIG) -> dt.State:
+    return far_from_zero(dt, SPEC, config).replace(best_return=jnp.asarray(4.0))
 
 
 def test_updates_equal_regression_with_a_transformer() -> None:

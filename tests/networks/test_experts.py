@@ -94,7 +94,7 @@ def test_outputs_and_losses_equal_a_loop(trains: bool) -> None:
     noise, scale = np.zeros_like(of_tokens), None
     options: dict[str, Any] = {}
     if trains:
-        options = {"trains": experts.Training(target, KEY)}
+        options = {"trains": experts.GateTraining(target, KEY)}
         scale = np.log1p(np.exp(inputs @ params["noise"])) + 0.01
         drawn = jax.random.normal(KEY, of_tokens.shape)
         noise = scale * np.asarray(drawn, np.float64)

@@ -17,7 +17,6 @@ is that of Shazeer et al., arXiv:1701.06538.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -26,7 +25,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from rljax.agent import Array, Number, config
+from rljax.networks.initialisation import initialisers
 from rljax.networks.layers import ACTIVATIONS, Activation, Dropout, Module
+from rljax.networks.optimisation import targets
 from rljax.requirements import Count, NonNegative, Share, Whole
 
 STD = 0.02  # of the gates' weights at the start
@@ -63,7 +64,7 @@ class Sizes(NamedTuple):
     width: int
 
 
-class Training(NamedTuple):
+class GateTraining(NamedTuple):
     """What mixtures need in training."""
 
     target_gate: Any
@@ -82,15 +83,15 @@ class Losses(NamedTuple):
         return balance + settings.contrast_weight * self.contrast
 
 
-def training(target_gate: Any, key: Array) -> Training | None:
+def training(target_gate: Any, key: Array) -> GateTraining | None:
     """What mixtures need in training; None without any."""
-    return None if target_gate is None else Training(target_gate, jax.random.fold_in(key, 1))
+    return None if target_gate is None else GateTraining(target_gate, jax.random.fold_in(key, 1))
 
 
 def target_gate(params: Any) -> Any:
     """A copy of the task experts' gate in a transformer's parameters; None without experts."""
     mixtures = params.get("mixtures")
-    return None if mixtures is None else jax.tree.map(jnp.copy, dict(mixtures["task_gate"]))
+    return None if mixtures is None else targets.copy(dict(mixtures["task_gate"]))
 
 
 def followed(target: Any, params: Any, rate: Number) -> Any:
@@ -99,8 +100,7 @@ def followed(target: Any, params: Any, rate: Number) -> Any:
     """
     if target is None:
         return None
-    newest = dict(params["mixtures"]["task_gate"])
-    return jax.tree.map(lambda old, new: old + rate * (new - old), target, newest)
+    return targets.polyak(dict(params["mixtures"]["task_gate"]), target, rate)
 
 
 def check(settings: WithExperts, width: int, batch_size: int) -> None:
@@ -149,7 +149,7 @@ class Experts(Module):
     def __call__(self, x: Array, weight: Array, dropout: Dropout | None, place: int) -> Array:
         """Outputs [..., F] for tokens [..., m] and weights [..., E]."""
         number, size = weight.shape[-1], x.shape[-1]
-        of_input, of_hidden = (_uniform(1.0 / math.sqrt(n)) for n in (size, self.width))
+        of_input, of_hidden = (initialisers("torch", n, 1.0)[0] for n in (size, self.width))
         up = self.param("up", of_input, (number, size, self.width))
         up_bias = self.param("up_bias", of_input, (number, self.width))
         down = self.param("down", of_hidden, (number, self.width, self.features))
@@ -170,7 +170,7 @@ class Mixtures(Module):
 
     @nn.compact
     def __call__(
-        self, x: Array, dropout: Dropout | None = None, trains: Training | None = None
+        self, x: Array, dropout: Dropout | None = None, trains: GateTraining | None = None
     ) -> tuple[Array, Losses]:
         """Outputs [..., N, m] for tokens [..., N, m], and in training the losses of a batch [B, N,
         m], whose halves have the same tasks.
@@ -234,10 +234,3 @@ def _contrast(gate: Array, target: Array, matrix: Array) -> Array:
         log_probs = jax.nn.log_softmax(own @ matrix @ other.T, axis=-1)
         parts.append(-jnp.diagonal(log_probs).mean())
     return 0.5 * parts[0] + 0.5 * parts[1]
-
-
-def _uniform(bound: float) -> Any:
-    def initialise(key: Array, shape: Any, dtype: Any = jnp.float32) -> Array:
-        return jax.random.uniform(key, shape, dtype, -bound, bound)
-
-    return initialise

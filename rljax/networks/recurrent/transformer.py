@@ -14,7 +14,7 @@ from flax import linen as nn
 
 from rljax.agent import Array
 from rljax.networks.layers import ACTIVATIONS, Activation, Dropout, LayerNorm, Module
-from rljax.networks.recurrent.experts import Losses, Mixtures, Sizes, Training
+from rljax.networks.recurrent.experts import GateTraining, Losses, Mixtures, Sizes
 
 STD = 0.02  # of weights at the start
 EPSILON = 1e-5  # of layer normalisation
@@ -84,7 +84,7 @@ class Transformer(Module):
         x: Array,
         valid: Array,
         dropout: Dropout | None = None,
-        trains: Training | None = None,
+        trains: GateTraining | None = None,
     ) -> tuple[Array, Losses]:
         """Tokens [..., N, m] to features [..., N, m], normalised at the end.
 

@@ -392,12 +392,7 @@ class _Printer:
             name = node.output.dtype.name
             return f"{atom}.astype({'bool' if name == 'bool' else f'np.{name}'})", ATOM
         if operation == "reshape":
-            shape = _tuple(node.output.shape)
-            is_scalar = inputs[0].shape == ()  # perhaps a number of Python's, as in a loop
-            return (
-                f"np.reshape({first}, {shape})" if is_scalar else f"{atom}.reshape({shape})",
-                ATOM,
-            )
+            return f"np.reshape({first}, {_tuple(node.output.shape)})", ATOM
         if operation == "expand":
             return f"np.broadcast_to({first}, {_tuple(node.output.shape)})", ATOM
         if operation == "transpose":

@@ -261,20 +261,9 @@ def times(options: argparse.Namespace) -> dict[str, Any]:
     config = dt.Config()
     theirs = Theirs(options.peer, config, (11, 3))
     rows = batch(config, config.batch_size, (11, 3), 0)
-    rows = jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.float64 else x, rows)
-    inputs = theirs.inputs(rows)
-    state, update = dt.init(jax.random.key(0), HOPPER, config), jax.jit(dt.update)
-    step, key = jnp.asarray(0), jax.random.key(0)
-    config = jax.tree.map(jnp.float32, config)
-
-    def ours() -> Any:
-        return update(state, rows, key, step, config)
-
-    def of_peer() -> float:
-        return theirs.update(inputs)
-
-    seconds = shared.seconds_in_turns({"ours": ours, "theirs": of_peer}, rounds=9)
-    return {"seconds of an update": seconds, "ratio": seconds["theirs"] / seconds["ours"]}
+    inputs = theirs.inputs(shared.in_float32(rows))
+    state = dt.init(jax.random.key(0), HOPPER, config)
+    return shared.update_times(dt, state, rows, config, lambda: theirs.update(inputs))
 
 
 def main() -> None:
