@@ -13,6 +13,7 @@ import pytest
 
 from rljax.agent import Transition
 from rljax.agents import idql
+from rljax.networks.layers import uniform_hash
 from tests.agents import reference, trees, value_learning
 from tests.agents.value_learning import KEY, SIZES, SPEC
 
@@ -123,9 +124,8 @@ class Reference(value_learning.Networks):
         if config.dropout is not None:
             first = jax.random.fold_in(key_dropout, 0)
             for i in range(2):
-                mask = jax.random.bernoulli(
-                    jax.random.fold_in(first, i), 1.0 - config.dropout, (5, 4)
-                )
+                drawn = uniform_hash(jax.random.fold_in(first, i), (5, 4))
+                mask = drawn < 1.0 - config.dropout
                 kept.append(np.asarray(mask, np.float64) / (1.0 - config.dropout))
 
         def actor_loss(actor: Any) -> float:

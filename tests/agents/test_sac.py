@@ -15,6 +15,7 @@ from rljax import networks
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import sac
 from rljax.networks import distributions
+from rljax.networks.layers import uniform_hash
 from rljax.networks.optimisation import resets
 from tests.agents import actor_critic, distributional, reference
 
@@ -207,7 +208,7 @@ def thinned(critics: Any, key: Any, inputs: np.ndarray) -> np.ndarray:
     for i, member in enumerate(jax.random.split(key, 2)):
         one = jax.tree.map(lambda x, i=i: x[i], networks.parameters_of(critics).params["members"])
         masks = [
-            jax.random.bernoulli(jax.random.fold_in(member, layer), 1.0 - DROPOUT, (5, 8))
+            uniform_hash(jax.random.fold_in(member, layer), (5, 8)) < 1.0 - DROPOUT
             for layer in range(2)
         ]
         kept = [np.asarray(mask, np.float64) / (1.0 - DROPOUT) for mask in masks]

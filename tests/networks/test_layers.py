@@ -16,7 +16,7 @@ from flax import linen as nn
 
 from rljax import networks
 from rljax.networks import MLP, Dense, Ensemble, Network
-from rljax.networks.layers import RMSNorm
+from rljax.networks.layers import RMSNorm, uniform_hash
 from rljax.runs import checkpoints
 from tests.agents import reference as mlps
 from tests.networks.reference import (
@@ -238,14 +238,46 @@ def test_convolutions_equal_a_loop() -> None:
 def test_dropout_comes_after_each_hidden_layer_and_its_rate_is_traced() -> None:
     network = create(MLP((6, 7), 2), jnp.zeros(3))
     for rate in (0.0, 0.4):
-        kept = [
-            jax.random.bernoulli(jax.random.fold_in(KEY, i), 1.0 - rate, (5, 6 + i))
-            for i in range(2)
-        ]
+        keys = [jax.random.fold_in(KEY, i) for i in range(2)]
+        kept = [uniform_hash(key, (5, 6 + i)) < 1.0 - rate for i, key in enumerate(keys)]
         shares = [x / (1.0 - rate) for x in doubles(kept)]
         expected = mlps.forward(mlps.mlp(network), doubles(X), shares)[0]
         assert_close(thinned(network, X, rate), expected, rtol=1e-4, atol=1e-5)
     assert thinned._cache_size() == 1
+
+
+def test_numbers_of_masks_equal_a_plain_loop() -> None:
+    words = [int(word) for word in jax.random.key_data(KEY)[-2:]]
+    for place, drawn in enumerate(np.ravel(uniform_hash(KEY, (3, 4)))):
+        x = (place * 0x9E3779B1 + words[0]) % 2**32
+        x = (x ^ x >> 16) * 0x85EBCA6B % 2**32
+        x = (x ^ x >> 13 ^ words[1]) * 0xC2B2AE35 % 2**32
+        assert drawn == np.float32(((x ^ x >> 16) >> 8) / 2**24)
+
+
+def test_numbers_of_masks_are_uniform_and_not_related() -> None:
+    """Over places, over folded keys and over neighbouring seeds."""
+    keys = [
+        jax.random.fold_in(jax.random.fold_in(jax.random.key(i), 1), j)
+        for i in range(8)
+        for j in range(8)
+    ]
+    drawn = np.asarray(jax.vmap(lambda key: uniform_hash(key, (64, 64)))(jnp.stack(keys)))
+    drawn = drawn.reshape(64, -1).astype(np.float64)
+    assert drawn.min() >= 0.0
+    assert drawn.max() < 1.0
+    counts = np.histogram(drawn, bins=100, range=(0.0, 1.0))[0]
+    expected = drawn.size / 100
+    assert ((counts - expected) ** 2 / expected).sum() < 99 + 4 * np.sqrt(2 * 99)
+    for rate in (0.1, 0.5):
+        kept = (drawn < 1.0 - rate) - (1.0 - rate)
+        spread = np.sqrt(rate * (1.0 - rate) / 4096)
+        assert np.abs(kept.mean(axis=1)).max() < 4.5 * spread  # the largest of 64
+        by_key = np.corrcoef(kept) - np.eye(64)
+        assert np.abs(by_key).max() < 5.0 / np.sqrt(4096)  # the largest of 2,016
+        for shift in (1, 2, 63, 64, 65):
+            related = (kept[:, shift:] * kept[:, :-shift]).mean() / (rate * (1.0 - rate))
+            assert abs(related) < 4.0 / np.sqrt(kept[:, shift:].size)
 
 
 @pytest.mark.parametrize("layer_norm", [False, True])
