@@ -41,7 +41,11 @@ from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Whole, W
 
 
 @agent.config
-class Config(buffers.ReplaySettings, temperatures.WithTemperature):
+class Config(
+    buffers.ReplaySettings,
+    temperatures.WithTemperature,
+    encoders.WithCriticParts,
+):
     """Hyperparameters."""
 
     # Optimisation
@@ -87,7 +91,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for what does not fit."""
     agent.require_continuous("crossq", spec)
     agent.require_order(config, "log_std_min", "log_std_max")
-    encoders.check(spec, EncoderSettings.of(config))
+    encoders.check_with_parts(spec, config)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -97,7 +101,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     style = ("after", config.activation, config.initialisation)
     after = {"renormed_after": config.renormed_after}
     net = batch_norm.BatchNormMLP(config.hidden, 2 * spec.action_size, *style, **after)
-    actor = encoders.create(spec, encoding, net, key_actor)
+    actor = encoders.create(spec, encoders.of_actor(config), net, key_actor)
     net = batch_norm.BatchNormMLP(config.critic_hidden, 1, *style, **after)
     net = BlockEnsemble(config.num_critics, net)
     critic = encoders.create(spec, encoding, net, key_critic, jnp.zeros(spec.action_shape))

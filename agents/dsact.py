@@ -43,7 +43,12 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share
 
 
 @agent.config
-class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.WithTemperature):
+class Config(
+    buffers.ReplaySettings,
+    buffers.PrioritySettings,
+    temperatures.WithTemperature,
+    encoders.WithCriticParts,
+):
     """Hyperparameters."""
 
     # Optimisation
@@ -100,7 +105,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for what does not fit."""
     agent.require_continuous("dsact", spec)
     agent.require_order(config, "log_std_min", "log_std_max")
-    encoders.check(spec, EncoderSettings.of(config))
+    encoders.check_with_parts(spec, config)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -109,10 +114,9 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
     net = networks.MLP(config.hidden, 2 * spec.action_size, *style)
-    actor = encoders.create(spec, encoding, net, key_actor)
+    actor = encoders.create(spec, encoders.of_actor(config), net, key_actor)
     net = networks.Ensemble(config.num_critics, config.critic_widths, *style, config.layer_norm, 2)
-    action = jnp.zeros(spec.action_shape)
-    critic = encoders.create(spec, encoding, net, key_critic, action)
+    critic = encoders.create(spec, encoding, net, key_critic, jnp.zeros(spec.action_shape))
     return State(
         actor=networks.trained(actor, config.actor_lr, config),
         critic=networks.trained(critic, config.critic_lr, config),

@@ -112,8 +112,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_continuous("fastsac", spec)
     agent.require_order(config, "log_std_min", "log_std_max")
     heads.check_critics(config)
-    encoders.check(spec, EncoderSettings.of(config))
-    encoders.check_critic_parts(spec, config)
+    encoders.check_with_parts(spec, config)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:

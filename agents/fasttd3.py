@@ -105,8 +105,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_continuous("fasttd3", spec)
     agent.require_order(config, "noise_min", "noise_max")
     heads.check_critics(config)
-    encoders.check(spec, EncoderSettings.of(config))
-    encoders.check_critic_parts(spec, config)
+    encoders.check_with_parts(spec, config)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:

@@ -60,7 +60,12 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share
 
 
 @agent.config
-class Config(buffers.ReplaySettings, heads.WithCriticHead, temperatures.WithTemperature):
+class Config(
+    buffers.ReplaySettings,
+    heads.WithCriticHead,
+    temperatures.WithTemperature,
+    encoders.WithCriticParts,
+):
     """Hyperparameters."""
 
     # Optimisation
@@ -122,7 +127,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_order(config, "log_std_min", "log_std_max")
     agent.require_one_width(config, "hidden", "critic_hidden")
     heads.check_critics(config)
-    encoders.check(spec, EncoderSettings.of(config))
+    encoders.check_with_parts(spec, config)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -132,7 +137,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     style = (config.expansion, config.activation, config.unit_norm)
     size = (config.hidden, 2 * spec.action_size)
     net = blocks.InvertedBottleneckMLP(*size, *style)
-    actor = encoders.create(spec, encoding, net, key_actor)
+    actor = encoders.create(spec, encoders.of_actor(config), net, key_actor)
     size = (config.critic_hidden, heads.of_critics(config).features)
     net = blocks.InvertedBottleneckMLP(*size, *style)
     net = BlockEnsemble(config.num_critics, net)

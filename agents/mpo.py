@@ -55,7 +55,12 @@ from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.ReplaySettings, heads.WithCriticHead):
+class Config(
+    networks.WithCritics,
+    buffers.ReplaySettings,
+    heads.WithCriticHead,
+    encoders.WithCriticParts,
+):
     """Hyperparameters."""
 
     # Optimisation
@@ -110,7 +115,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for what does not fit."""
     agent.require_continuous("mpo", spec)
     heads.check_critics(config)
-    encoders.check(spec, EncoderSettings.of(config))
+    encoders.check_with_parts(spec, config)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -118,7 +123,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     key_actor, key_critic = jax.random.split(key)
     encoding = EncoderSettings.of(config)
     net = LayerNormMLP(config.hidden, 2 * spec.action_size, config.activation, "policy")
-    actor = encoders.create(spec, encoding, net, key_actor)
+    actor = encoders.create(spec, encoders.of_actor(config), net, key_actor)
     features = heads.of_critics(config).features
     output = "value" if features == 1 else "classes"
     size = (config.num_critics, config.critic_widths, features)

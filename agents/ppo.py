@@ -109,7 +109,7 @@ def schedule(config: Config, steps: float) -> Config:
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for what does not fit."""
     surrogates.check(config)
-    encoders.check_critic_parts(spec, config, shares(config))
+    encoders.check_with_parts(spec, config, shares(config))
     critic_hidden = config.actor_hidden if shares(config) else config.critic_hidden
     torsos.check(spec, TorsoSettings.of(config), config.actor_hidden, critic_hidden)
 

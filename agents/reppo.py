@@ -116,8 +116,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for what does not fit."""
     agent.require_continuous("reppo", spec, "ppo")
     heads.check_critics(config)
-    encoders.check(spec, EncoderSettings.of(config))
-    encoders.check_critic_parts(spec, config)
+    encoders.check_with_parts(spec, config)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:

@@ -48,6 +48,7 @@ class Config(
     buffers.ReplaySettings,
     heads.WithCriticHead,
     temperatures.WithTemperature,
+    encoders.WithCriticParts,
 ):
     """Hyperparameters."""
 
@@ -104,7 +105,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_order(config, "log_std_min", "log_std_max")
     agent.require_one_width(config, "hidden", "critic_hidden")
     heads.check_critics(config)
-    encoders.check(spec, EncoderSettings.of(config))
+    encoders.check_with_parts(spec, config)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -113,7 +114,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     encoding = EncoderSettings.of(config)
     mean_and_std = (spec.action_size, spec.action_size)
     net = hypersphere.HypersphereMLP(config.hidden, mean_and_std)
-    actor = encoders.create(spec, encoding, net, key_actor)
+    actor = encoders.create(spec, encoders.of_actor(config), net, key_actor)
     features = heads.of_critics(config).features
     net = hypersphere.HypersphereMLP(config.critic_hidden, (features,))
     net = BlockEnsemble(config.num_critics, net)

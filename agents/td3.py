@@ -97,8 +97,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_continuous("td3", spec)
     agent.require_subset(config.min_critics, config.num_critics)
     heads.check_critics(config)
-    encoders.check(spec, EncoderSettings.of(config))
-    encoders.check_critic_parts(spec, config)
+    encoders.check_with_parts(spec, config)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:

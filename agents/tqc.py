@@ -59,6 +59,7 @@ class Config(
     temperatures.WithTemperature,
     resets.WithResets,
     policies.WithPolicyNetwork,
+    encoders.WithCriticParts,
 ):
     """Hyperparameters."""
 
@@ -119,7 +120,7 @@ def check(spec: EnvSpec, config: Config) -> None:
             f"--config.dropped-quantiles is {config.dropped_quantiles}, it must be below "
             f"--config.quantiles {config.quantiles}."
         )
-    encoders.check(spec, EncoderSettings.of(config))
+    encoders.check_with_parts(spec, config)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -128,7 +129,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
     net = policies.gaussian_network(config.hidden, spec, config, *style)
-    actor = encoders.create(spec, encoding, net, key_actor)
+    actor = encoders.create(spec, encoders.of_actor(config), net, key_actor)
     size = (config.num_critics, config.critic_widths)
     net = networks.Ensemble(*size, *style, config.layer_norm, config.quantiles)
     action = jnp.zeros(spec.action_shape)

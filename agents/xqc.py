@@ -51,7 +51,12 @@ from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
 
 
 @agent.config
-class Config(buffers.ReplaySettings, heads.WithCriticHead, temperatures.WithTemperature):
+class Config(
+    buffers.ReplaySettings,
+    heads.WithCriticHead,
+    temperatures.WithTemperature,
+    encoders.WithCriticParts,
+):
     """Hyperparameters."""
 
     # Optimisation
@@ -107,7 +112,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     agent.require_continuous("xqc", spec)
     agent.require_order(config, "log_std_min", "log_std_max")
     heads.check_critics(config)
-    encoders.check(spec, EncoderSettings.of(config))
+    encoders.check_with_parts(spec, config)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -118,7 +123,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     net = batch_norm.BatchNormMLP(
         config.hidden, 2 * spec.action_size, *style, unit_norm=config.unit_norm
     )
-    actor = encoders.create(spec, encoding, net, key_actor)
+    actor = encoders.create(spec, encoders.of_actor(config), net, key_actor)
     features = heads.of_critics(config).features
     net = batch_norm.BatchNormMLP(
         config.critic_hidden, features, *style, unit_norm=config.unit_norm

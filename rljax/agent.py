@@ -254,6 +254,11 @@ def acting(agent: Any, config: Any) -> Acting:
     return getattr(type(config), "acting", Acting())
 
 
+def unseen(config: Any) -> tuple[str, ...]:
+    """The parts of observations that the policy does not look at, by a base class of its Config."""
+    return getattr(config, "unseen", ())
+
+
 class Base(struct.PyTreeNode):
     """Another run's policy for an agent with `use_base`: frozen, and not saved with the State.
 

@@ -83,16 +83,22 @@ class WithCriticParts:
 
     critic_parts: tuple[str, ...] = ()  # parts of observations that the actor does not see
 
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """See `rljax.agent.unseen`."""
+        return self.critic_parts
+
 
 def of_actor(config: Any) -> EncoderSettings:
     """The settings of an actor whose Config has `critic_parts`."""
     return EncoderSettings.of(config)._replace(without=config.critic_parts)
 
 
-def check_critic_parts(spec: EnvSpec, config: WithCriticParts, shared: bool = False) -> None:
-    """Raise `ValueError` for parts that observations lack, where the actor would see none, and
-    where actor and critic have a `shared` torso.
+def check_with_parts(spec: EnvSpec, config: WithCriticParts, shared: bool = False) -> None:
+    """Raise `ValueError` for an encoder that does not fit, for `critic_parts` that observations
+    lack, where the actor would see none, and where actor and critic have a `shared` torso.
     """
+    check(spec, EncoderSettings.of(config))
     if config.critic_parts and shared:
         raise ValueError(
             "--config.critic-parts are what the actor does not see: it needs a torso of its own, "

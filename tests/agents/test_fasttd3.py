@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,8 +12,8 @@ import numpy as np
 import pytest
 
 from rljax import buffers
-from rljax.agent import EnvSpec, Part, Transition, check
-from rljax.agents import fastsac, fasttd3, ppo, reppo, sac, td3
+from rljax.agent import EnvSpec, Transition
+from rljax.agents import fasttd3
 from rljax.networks import noise
 from tests.agents import distributional, reference
 
@@ -134,49 +133,3 @@ def test_it_acts_from_the_first_step_and_draws_as_many_rows_of_each_environment(
     assert declared.by_environment
     several = dataclasses.replace(CONFIG, n_step=3)
     assert fasttd3.experience(several).draw == buffers.NStep(steps=3, discount=CONFIG.discount)
-
-
-def test_the_actor_does_not_see_what_is_for_critics_alone() -> None:
-    """Nor do those of other agents that have the setting."""
-    parts = (Part("noisy", (3,)), Part("privileged", (2,)))
-    spec = EnvSpec("test/Parts-v0", (), 2, parts=parts)
-    observation = {"noisy": jnp.ones((4, 3)), "privileged": jnp.zeros((4, 2))}
-    other = observation | {"privileged": jnp.ones((4, 2))}
-    action = jnp.zeros((4, 2))
-    one_layer: dict[str, Any] = {"hidden": (8,), "critic_hidden": (8,)}
-    agents: list[tuple[Any, Any, Callable[[Any], Any], tuple[Any, ...]]] = [
-        (fasttd3, CONFIG, lambda state: state, (action,)),
-        (fastsac, fastsac.Config(**one_layer, bins=11), lambda state: state, (action,)),
-        (td3, td3.Config(**one_layer), lambda state: state, (action,)),
-        (sac, sac.Config(**one_layer), lambda state: state, (action,)),
-        (reppo, reppo.Config(**SMALL), lambda state: state, (action,)),
-        (ppo, ppo.Config(), lambda state: state.actor_critic.parameters, ()),
-    ]
-    for module, config, networks, inputs in agents:
-        blind = dataclasses.replace(config, critic_parts=("privileged",))
-        state = jax.jit(module.init, static_argnums=1)(KEY, spec, blind)
-        actor = state.policy.parameters.actor if module is reppo else networks(state).actor
-        np.testing.assert_array_equal(actor(observation), actor(other))
-        critic = networks(state).critic
-        values = [jax.tree.leaves(critic(x, *inputs))[0] for x in (observation, other)]
-        assert np.abs(values[0] - values[1]).max() > 0
-        check(module, spec, blind)
-
-
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (("goal",), "names 'goal', and 'test/Parts-v0' shows noisy, privileged"),
-        (("noisy", "privileged"), "the actor would see nothing"),
-    ],
-)
-def test_parts_for_critics_must_be_there(names: Any, message: str) -> None:
-    spec = EnvSpec("test/Parts-v0", (), 2, parts=(Part("noisy", (3,)), Part("privileged", (2,))))
-    with pytest.raises(ValueError, match=message):
-        fasttd3.check(spec, dataclasses.replace(CONFIG, critic_parts=names))
-
-
-def test_a_shared_torso_has_no_parts_for_critics_alone() -> None:
-    spec = EnvSpec("test/Parts-v0", (), 2, parts=(Part("noisy", (3,)), Part("privileged", (2,))))
-    with pytest.raises(ValueError, match=r"without --config.shared and --config.memory"):
-        ppo.check(spec, ppo.Config(critic_parts=("privileged",), shared=True))

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax import __version__
-from rljax.agent import choose, first_memory
+from rljax.agent import choose, first_memory, unseen
 from rljax.envs.timed import share_of_time
 from rljax.learning import agent_state
 from rljax.runs.export import draws, translation
@@ -43,7 +43,8 @@ class Program:
         self._learnt = learnt
         memory = first_memory(policies.module, self.spec, learnt[1]) if policies.remembers else None
         memories, self._structure = jax.tree.flatten(jax.tree.map(jnp.asarray, memory))
-        self._observations = translation.observations(self.spec, self.spaces)
+        without = unseen(learnt[1])
+        self._observations = translation.observations(self.spec, self.spaces, without)
         inputs, masked = [*self._observations], self.spaces is not None and self.spaces.masked
         if masked:
             inputs.append(NamedArray("mask", (BATCH, self.spec.action_size), "int8", "bool"))
@@ -183,7 +184,11 @@ class Program:
         values = self._observations
         arrays = {value.path: named[value.name] for value in values}
         if self.spaces is None:
-            return {path[0]: x for path, x in arrays.items()} if self.spec.parts else arrays[()]
+            if not self.spec.parts:
+                return arrays[()]
+            parts = {path[0]: x for path, x in arrays.items()}
+            number = next(iter(parts.values())).shape[0]
+            return self.spec.example(number) | parts
         observation = translation.observed(self.spaces, arrays, named.get("mask"))
         if not self._timed:
             return observation

@@ -35,10 +35,14 @@ class NamedArray:
     distribution: str | None = None  # of an input that is drawn
 
 
-def observations(spec: EnvSpec, spaces: Spaces | None) -> list[NamedArray]:
-    """The inputs that are an environment's own observations."""
+def observations(
+    spec: EnvSpec, spaces: Spaces | None, without: Sequence[str] = ()
+) -> list[NamedArray]:
+    """The inputs that are an environment's own observations, `without` some parts inside the
+    program.
+    """
     if spaces is None:
-        parts = spec.parts or (None,)
+        parts = [part for part in spec.parts if part.name not in without] or (None,)
         return [_part(spec, part) for part in parts]
     values = []
     for path, leaf in walk(spaces.observation):

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from rljax import envs
-from rljax.agent import MASK, EnvSpec, choose, first_memory
+from rljax.agent import MASK, EnvSpec, choose, first_memory, unseen
 from rljax.buffers import Experience
 from rljax.envs.timed import share_of_time
 from rljax.learning import agent_state, configuration
@@ -182,16 +182,9 @@ class Policy:
 
     def _unchanged(self, observation: Any) -> Any:
         """Observations [O...] or [N, O...] as the agent sees them, if they are."""
-        parts, shape = self.spec.parts, self.spec.observation_shape
-        if parts:
-            if not isinstance(observation, dict) or set(observation) != {x.name for x in parts}:
-                return None
-            arrays = {part.name: np.asarray(observation[part.name]) for part in parts}
-            leading = {arrays[part.name].shape[: -len(part.shape)] for part in parts}
-            fits = all(arrays[x.name].shape[-len(x.shape) :] == x.shape for x in parts)
-            if not fits or len(leading) > 1 or any(len(axes) > 1 for axes in leading):
-                return None
-            return {part.name: arrays[part.name].astype(part.dtype) for part in parts}
+        shape = self.spec.observation_shape
+        if self.spec.parts:
+            return self._parts(observation)
         if isinstance(observation, (dict, tuple)):
             return None
         try:
@@ -200,6 +193,24 @@ class Policy:
             return None
         fits = array.shape[-len(shape) :] == shape and array.ndim <= len(shape) + 1
         return array if fits else None
+
+    def _parts(self, observation: Any) -> dict[str, np.ndarray] | None:
+        """The same where they are dictionaries; parts that the policy does not look at may be
+        missing.
+        """
+        names = {part.name for part in self.spec.parts}
+        needed = names - set(unseen(self._config))
+        if not isinstance(observation, dict) or not needed <= set(observation) <= names:
+            return None
+        shown = [part for part in self.spec.parts if part.name in observation]
+        arrays = {part.name: np.asarray(observation[part.name]) for part in shown}
+        axes = {arrays[part.name].shape[: -len(part.shape)] for part in shown}
+        fits = all(arrays[x.name].shape[-len(x.shape) :] == x.shape for x in shown)
+        if not fits or len(axes) > 1 or any(len(leading) > 1 for leading in axes):
+            return None
+        (leading,) = axes
+        zeros = {x.name: np.zeros((*leading, *x.shape)) for x in self.spec.parts}
+        return {x.name: (zeros | arrays)[x.name].astype(x.dtype) for x in self.spec.parts}
 
     def _translated(self, observation: Any, step: Any, mask: Any) -> Any:
         from rljax.envs.host.spaces import CORRECT

@@ -38,15 +38,15 @@ EVERY = USUAL | LOSSES | {"State", "act"}
 # MEX's optimism and D4PG's steps 14, chunks of actions 22 to 36.
 PAIRS: dict[tuple[str, str], Pair] = {
     ("sac", "td3"): Pair(lines=172, own=EVERY),
-    ("sac", "sac_discrete"): Pair(lines=217, own=EVERY | {"value"}),
-    ("sac", "tqc"): Pair(lines=88, own=EVERY - {"act", "update"} | {"value"}),
-    ("sac", "dsact"): Pair(lines=195, own=EVERY - {"act"}),
-    ("sac", "sac_lagrangian"): Pair(lines=195, own=EVERY - {"act"} | {"experience", "value"}),
+    ("sac", "sac_discrete"): Pair(lines=218, own=EVERY | {"value"}),
+    ("sac", "tqc"): Pair(lines=84, own=EVERY - {"act", "update"} | {"value"}),
+    ("sac", "dsact"): Pair(lines=188, own=EVERY - {"act"}),
+    ("sac", "sac_lagrangian"): Pair(lines=196, own=EVERY - {"act"} | {"experience", "value"}),
     ("sac", "h2o"): Pair(lines=258, own=EVERY | {"experience", "value"}),
-    ("sac", "moorl"): Pair(lines=171, own=EVERY | {"experience", "value"}),
+    ("sac", "moorl"): Pair(lines=172, own=EVERY | {"experience", "value"}),
     ("sac", "sequence_rl"): Pair(lines=215, own=EVERY | {"remember", "value"}),
     # Of offline agents normalisation is about the data.
-    ("td3", "td3_bc"): Pair(129, EVERY - {"update"} | {"experience", "value"}, NORMALISATION),
+    ("td3", "td3_bc"): Pair(130, EVERY - {"update"} | {"experience", "value"}, NORMALISATION),
     ("td3_bc", "rebrac"): Pair(lines=132, own=EVERY - {"State"} | {"experience", "value"}),
     ("iql", "riql"): Pair(lines=96, own=EVERY - {"State"} | {"experience"}),
     ("iql", "fdvl"): Pair(lines=96, own=USUAL | {"value_loss", "critic_loss"}),
@@ -60,7 +60,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ("bc", "gcbc"): Pair(lines=65, own=USUAL | {"act", "actor_loss", "experience"}),
     ("sac", "cql"): Pair(247, EVERY | {"experience", "value"}, NORMALISATION),
     ("cql", "calql"): Pair(lines=77, own=USUAL - {"update"} | {"experience", "critic_loss"}),
-    ("sac", "edac"): Pair(199, EVERY | {"experience", "value"}, NORMALISATION),
+    ("sac", "edac"): Pair(200, EVERY | {"experience", "value"}, NORMALISATION),
     ("edac", "ro2o"): Pair(lines=116, own=USUAL - {"init"} | LOSSES),
     ("dql", "ofql"): Pair(
         lines=90, own=USUAL - {"update"} | {"State", "policy", "imitation_loss", "actor_loss"}
