@@ -202,6 +202,32 @@ def share(agent: str, steps: int) -> dict[str, Any]:
     }
 
 
+def arithmetic(agent: str, updates: int, width: int) -> dict[str, Any]:
+    """How many floating-point operations, in billions, a second of a bare update does, by XLA's
+    count, and a second of one product alone: [512, width] by [width, width].
+    """
+    import jax
+    import jax.numpy as jnp
+
+    name, changes = VARIANTS.get(agent, (agent, {}))
+    with prepared(name, 1, WARMUP, {"warmup_steps": WARMUP} | changes) as training:
+        driver = training.driver
+        driver.advance(WARMUP)
+        update = jax.jit(lambda state, hyper: driver.learner.update(state, hyper).agent)
+        costs: Any = update.lower(driver.learners, driver.hyper).compile().cost_analysis()
+        seconds = update_alone(training, updates)() / updates
+    rows, kernel = jnp.ones((512, width)), jnp.ones((width, width))
+    multiply = jax.jit(lambda x: jax.lax.fori_loop(0, 50, lambda _, x: jnp.tanh(x @ kernel), x))
+    jax.block_until_ready(multiply(rows))
+    began = time.perf_counter()
+    jax.block_until_ready(multiply(rows))
+    alone = (time.perf_counter() - began) / 50
+    return {
+        "update": 1e-9 * costs["flops"] / seconds,
+        "product": 2e-9 * rows.size * width / alone,
+    }
+
+
 def first_update(agent: str, cache: str) -> dict[str, Any]:
     """Seconds from the start of the process to the end of the first update,
     with the given compile cache.
@@ -270,6 +296,7 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
     "bound": bound,
     "head": head,
     "share": share,
+    "arithmetic": arithmetic,
     "first_update": first_update,
     "peer": peer,
     "peer_ppo": peer_ppo,
@@ -317,6 +344,10 @@ def main() -> None:
                 result = measure(sys.executable, "share", agent, steps)
                 note(f"{agent} bound steps/s", result["steps_per_second"])
                 note(f"{agent} share of the bound", result["share"])
+            if agent == "crossq":
+                rates = measure(sys.executable, "arithmetic", agent, steps, max(CROSSQ))
+                for part, rate in rates.items():
+                    note(f"crossq {part} GFLOP/s", rate)
         if "ppo" in options.agents:
             note_loop(
                 "ppo ours", measure(sys.executable, "ours_ppo", ENVIRONMENT, options.rollouts)

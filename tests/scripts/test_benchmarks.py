@@ -221,6 +221,8 @@ def test_the_loop_is_compared_with_its_bare_update(small_online):
     assert figures["steps_per_second"] > 0
     assert online.bound("sac", 8, "16-16-gelu")["steps_per_second"] > 0
     assert online.head("c51", 8)["steps_per_second"] > 0
+    rates = online.arithmetic("sac", 8, 16)
+    assert min(rates.values()) > 0
 
 
 @pytest.mark.learn

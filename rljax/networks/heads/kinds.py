@@ -304,31 +304,40 @@ class Quantile(Head):
         return target.mean(axis=-1)
 
 
-def errors(u: Array, kappa: Number) -> tuple[Array, Array]:
-    """|tau - 1{u < 0}| L(u) / kappa of errors u [..., K], and its slope in u."""
-    tau = (jnp.arange(u.shape[-1]) + 0.5) / u.shape[-1]
+def errors(u: Array, tau: Array, kappa: Number) -> tuple[Array, Array]:
+    """|tau - 1{u < 0}| L(u) / kappa of errors u, and its slope in u."""
     clipped = jnp.clip(u, -kappa, kappa)
     slope = jnp.where(u < 0.0, 1.0 - tau, tau) * clipped / kappa
     return slope * (u - 0.5 * clipped), slope
 
 
+def levels(number: int) -> Array:
+    """tau [K]: the probabilities in the middle of each of K equal parts."""
+    return (jnp.arange(number) + 0.5) / number
+
+
 def in_turn(outputs: Array, target: Array, kappa: Number) -> tuple[Array, Array]:
     """Sums over samples [..., J] of the errors of outputs [..., K], and their slopes: [..., K].
 
-    One sample after the other: on a CPU ten to a hundred times as fast as `at_once`.
+    One sample after the other, with the batch as the last axis: on a CPU ten to a hundred times as
+    fast as `at_once`.
     """
+    outputs, samples = jnp.moveaxis(outputs, -1, 0), jnp.moveaxis(target, -1, 0)
+    tau = levels(len(outputs)).reshape(-1, *(1,) * (outputs.ndim - 1))
 
     def add(sums: tuple[Array, Array], sample: Array) -> tuple[tuple[Array, Array], None]:
-        parts = errors(sample[..., None] - outputs, kappa)
+        parts = errors(sample - outputs, tau, kappa)
         return (sums[0] + parts[0], sums[1] + parts[1]), None
 
     nothing = (jnp.zeros_like(outputs), jnp.zeros_like(outputs))
-    return jax.lax.scan(add, nothing, jnp.moveaxis(target, -1, 0))[0]
+    loss, slope = jax.lax.scan(add, nothing, samples)[0]
+    return jnp.moveaxis(loss, 0, -1), jnp.moveaxis(slope, 0, -1)
 
 
 def at_once(outputs: Array, target: Array, kappa: Number) -> tuple[Array, Array]:
     """The same for all samples together, as it suits a GPU."""
-    parts = errors(target[..., :, None] - outputs[..., None, :], kappa)  # [..., J, K]
+    u = target[..., :, None] - outputs[..., None, :]  # [..., J, K]
+    parts = errors(u, levels(outputs.shape[-1]), kappa)
     return parts[0].sum(axis=-2), parts[1].sum(axis=-2)
 
 
