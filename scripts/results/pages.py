@@ -87,10 +87,18 @@ OFF_POLICY: Rows = tuple(
     (name, f"{agent} ours steps/s", f"{agent} sbx-rl steps/s", 1.3)
     for name, agent in (
         ("TQC, critics of 2x256", "tqc"),
-        ("CrossQ, critics of 2x1024", "crossq"),
+        ("DroQ, 20 updates a step", "droq"),
     )
 )
-DROQ: Rows = (("DroQ, 20 updates a step", "droq ours steps/s", "droq sbx-rl steps/s", 1.3),)
+CROSSQ: Rows = (("CrossQ, critics of 2x1024", "crossq ours steps/s", "crossq sbx-rl steps/s", 1.3),)
+PRODUCTS = {
+    "xqc": "XQC",
+    "bro": "BRO",
+    "simbav2": "SimbaV2",
+    "crossq": "CrossQ, critics of 2x2048",
+    "flashsac": "FlashSAC",
+    "reppo": "REPPO, a rollout of 2,048 steps",
+}
 HEADS = {
     "sac": "the mean, squared error",
     "sac-two_hot": "the mean, two-hot",
@@ -421,7 +429,7 @@ def generative() -> list[str]:
 def off_policy() -> list[str]:
     """Steps per second of recent off-policy agents beside sbx-rl."""
     header = ["steps/s", "ours", "sbx-rl", "ratio", "aim, at least"]
-    rows = ratio_rows("online-off-policy", OFF_POLICY) + ratio_rows("online-droq", DROQ)
+    rows = ratio_rows("online-off-policy", OFF_POLICY) + ratio_rows("online-crossq", CROSSQ)
     return table(header, rows)
 
 
@@ -437,6 +445,19 @@ def authors() -> list[str]:
         rows.append([name, *row])
     header = ["one update, s", "ours", "authors'", "ratio (aim 1.2)", "GFLOP"]
     return table([*header, "GFLOP/s, ours", "GFLOP/s, one product"], rows)
+
+
+def products() -> list[str]:
+    """The share of products in an update's time, and how fast they are."""
+    rows = []
+    for agent, file in benchmark("products")["agents"].items():
+        rates = [file[f"gflop_per_second_{part}"] for part in ("in_products", "of_one_product")]
+        share = f"{100 * file['share_in_products']:.0f} %"
+        rows.append(
+            [PRODUCTS[agent], f"{file['seconds']:.3f}", share, *(f"{x:.0f}" for x in rates)]
+        )
+    header = ["one update", "s", "of it products", "GFLOP/s in them", "GFLOP/s, one product alone"]
+    return table(header, rows)
 
 
 def goals() -> list[str]:
@@ -656,6 +677,7 @@ def tables() -> dict[tuple[str, str], str]:
         ("speed", "generative"): generative(),
         ("speed", "off_policy"): off_policy(),
         ("speed", "authors"): authors(),
+        ("speed", "products"): products(),
         ("speed", "goals"): goals(),
         ("speed", "actions"): actions(),
         ("speed", "torsos"): torsos(),

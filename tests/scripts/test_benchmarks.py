@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from rljax import cli
@@ -30,6 +32,7 @@ from scripts.benchmarks import (
     peers,
     populations,
     pqn,
+    products,
     report,
     streaming,
     torsos,
@@ -223,6 +226,26 @@ def test_the_loop_is_compared_with_its_bare_update(small_online):
     assert online.head("c51", 8)["steps_per_second"] > 0
     rates = online.arithmetic("sac", 8, 16)
     assert min(rates.values()) > 0
+
+
+@pytest.mark.learn
+def test_products_of_an_update_are_counted_and_timed():
+    small = {"batch_size": 8, "hidden": (8, 8), "critic_hidden": (16, 16)}
+    figures = products.measured("sac", 2, **small)
+    assert 0.0 < figures.share_in_products < 1.0
+    assert figures.gflop_per_second_in_products > 0
+
+
+def test_floating_point_operations_of_products_are_twice_their_three_sizes():
+    """Also of those inside another operation."""
+
+    def program(x, y):
+        return jnp.tanh(x @ y + 1.0), jnp.einsum("bij,bkj->bik", x[None], 2.0 * x[None])
+
+    compiled = jax.jit(program).lower(jnp.ones((3, 5)), jnp.ones((5, 7))).compile()
+    found, names = products.of_products(compiled.as_text() or "")
+    assert sum(found.values()) == 2 * 3 * 5 * 7 + 2 * 3 * 3 * 5
+    assert set(found) <= names
 
 
 @pytest.mark.learn
