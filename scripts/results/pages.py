@@ -718,6 +718,7 @@ def tables() -> dict[tuple[str, str], str]:
         ("studies/combination_lock", "locks_10"): study("studies/combination_lock/locks_10"),
         ("studies/combination_lock", "locks_after"): study("studies/combination_lock/locks_after"),
         ("studies/surrogates", "surrogates"): study("studies/surrogates/surrogates"),
+        ("studies/surrogates", "short"): study("studies/surrogates/short"),
         **{
             ("studies/simulators", pair): study(f"studies/simulators/{pair}")
             for pair in ("reppo", "fasttd3")
