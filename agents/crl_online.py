@@ -12,14 +12,15 @@ a~ ~ pi(.|s, g)
   L(alpha) = mean (-alpha (log pi(a~|s, g) + target_entropy))
   x_ij     = d(f(s_i, a_i), k(g_j))
   n_i      = log sum_j exp(x_ij),  m_i = log sum_j exp(x_ji)
-  L(f, k)  = mean (n_i - x_ii + normaliser_penalty n_i^2)  "forward"
-             m_i, or n_i + m_i - x_ii, for n_i - x_ii's n_i:
-             "backward", "symmetric"  [1, sec. 4]
+  e_i      = n_i - x_ii  "forward"
+           = m_i - x_ii  "backward"
+           = n_i + m_i - 2 x_ii  "symmetric"
+  L(f, k)  = mean (e_i + p n_i^2)  p: normaliser_penalty
 
 All losses use the networks from before the update. There are no
 rewards and no targets. pi(.|s, g) is tanh of a Gaussian.
-Networks of `depth` layers, which each `skip` layers are added to what
-went into them [3]: rljax/networks/blocks/residual.py.
+Networks have `depth` layers. What goes into `skip` of them is added
+to what comes out [3]: rljax/networks/blocks/residual.py.
 
 Departs from the paper's code [2]: f and k see whole observations, with
 zeros for the goal or for all but it; log pi is exact; a goal may be

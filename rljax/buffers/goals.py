@@ -322,7 +322,8 @@ class FutureGoals(Draw):
     observation, k = 1, 2, ..., with P(k) ~ discount^k.
 
     Both observations have the new goal, and `extras["is_goal"]` [..., O] is 1 where an observation
-    holds it, else 0. Rewards, `terminated` and `truncated` stay.
+    holds it, else 0: a goal must have numbers of its own. Rewards, `terminated` and `truncated`
+    stay.
     """
 
     discount: float

@@ -107,8 +107,8 @@ class ResidualMLP(Module):
 
 
 class SkipMLP(Module):
-    """Dense layers, which every `skip` layers are added to what went into them, and a last one:
-    inputs to [..., features].
+    """Dense layers and a last one: inputs to [..., features]. Behind the first, what goes into
+    `skip` layers is added to what comes out.
     """
 
     hidden: tuple[int, ...]  # the width H, once for each layer
