@@ -224,8 +224,15 @@ def batches(number: int, size: int, shapes: Shapes) -> list[tuple[Transition, Ro
         is_goal = np.zeros_like(observation)
         is_goal[:, shapes[0] :] = 1.0
         nothing = np.zeros(size, bool)
-        parts: Any = (observation, action, nothing.astype(np.float32), nothing, nothing)
-        ours = Transition(*parts, observation, {buffers.IS_GOAL: is_goal})  # pyright: ignore[reportArgumentType]
+        ours = Transition(
+            observation=observation,
+            action=action,  # pyright: ignore[reportArgumentType]
+            reward=nothing.astype(np.float32),  # pyright: ignore[reportArgumentType]
+            terminated=nothing,  # pyright: ignore[reportArgumentType]
+            truncated=nothing,  # pyright: ignore[reportArgumentType]
+            next_observation=observation,
+            extras={buffers.IS_GOAL: is_goal},
+        )
         pairs.append((ours, Rows(observation, action, {"future_state": later})))
     return pairs
 
