@@ -231,7 +231,7 @@ def batches(number: int, size: int, shapes: Shapes) -> list[tuple[Transition, Ro
             terminated=nothing,  # pyright: ignore[reportArgumentType]
             truncated=nothing,  # pyright: ignore[reportArgumentType]
             next_observation=observation,
-            extras={buffers.IS_GOAL: is_goal},
+            extras={buffers.IS_GOAL: is_goal},  # pyright: ignore[reportArgumentType]
         )
         pairs.append((ours, Rows(observation, action, {"future_state": later})))
     return pairs
