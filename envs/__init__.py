@@ -101,10 +101,6 @@ def make(name: str) -> AutoReset:
 
     Raises `ValueError` if there is none, or its spaces are not supported.
     """
-    if name.startswith(_GOALS):
-        raise ValueError(
-            f"'{name.removeprefix(_GOALS)}' has no tasks with goals, as ogbench:cube-single-v0 has."
-        )
     if not is_compiled(name):
         raise ValueError(
             f"'{name}' is not inside the program: such names begin with {_prefixes()}. "
@@ -130,6 +126,8 @@ def _made(name: str) -> AutoReset:
     environment = adapter.make(parts.rest)
     if parts.shown == _PRIVILEGED:
         environment = _privileged(environment)
+    if parts.shown == _GOALS:
+        environment = _goal_conditioned(environment)
     if parts.lifetime:
         from rljax.envs.lifetimes import Lifetime
 
@@ -166,6 +164,17 @@ def _privileged(environment: Any) -> Any:
             f"{_PRIVILEGED}"
         )
     return whole
+
+
+def _goal_conditioned(environment: Any) -> Any:
+    """The environment with goals. Raises `ValueError` where it has none."""
+    made = getattr(environment, "with_goals", lambda: None)()
+    if made is None:
+        raise ValueError(
+            f"'{environment.spec.name}' has no tasks with goals, as ogbench:cube-single-v0 and "
+            "brax/ant have."
+        )
+    return made
 
 
 def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:

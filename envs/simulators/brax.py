@@ -75,6 +75,12 @@ class Brax:
         result.spec = dataclasses.replace(self.spec, observation_shape=(), parts=parts)
         return result
 
+    def with_goals(self) -> Environment | None:
+        """The same robot with goals: `rljax.envs.simulators.brax_goals`; None without any."""
+        from rljax.envs.simulators import brax_goals
+
+        return brax_goals.with_goals(self)
+
     def _observation(self, state: Any) -> Any:
         shown = state.obs
         if isinstance(shown, dict) and not self.shows_all:

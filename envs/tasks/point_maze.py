@@ -1,6 +1,7 @@
-"""A point in a small maze, `rljax/PointMaze`, whose short way no recorded episode takes.
+"""A point in small mazes: `rljax/PointMaze`, whose short way no recorded episode takes, and
+`rljax/GoalMaze`, with goals everywhere.
 
-The maze, S where episodes begin, G where the goal is, both up to 0.25 from the cell's middle:
+The first maze, S where episodes begin, G where the goal is, both up to 0.25 from the cell's middle:
 
     ######
     #.S###
@@ -18,6 +19,18 @@ The good beginning of the first two and the good end of the others make the shor
 After MBRCSL, Zhou et al., arXiv:2310.06268; github.com/zhaoyizhou1123/mbrcsl, envs/pointmaze. Their
 point is MuJoCo's, of Gymnasium-Robotics' PointMaze. This one has its mass, force, damping and time
 step, and differs in contacts: walls are rigid, and take what speed the point has towards them.
+
+In `rljax/GoalMaze` the goal is anywhere in the maze but in the cell where episodes begin:
+
+    #####
+    #S..#
+    ###.#
+    #...#
+    #####
+
+Each of 100 steps holds one force for four of the point's. The reward is 1 in a step that ends
+within 0.25 of the goal, else 0, and `success` says the same. The observation [6] is position,
+velocity and goal; hindsight can replace the goal.
 """
 
 from __future__ import annotations
@@ -32,16 +45,27 @@ from flax import struct
 from rljax.agent import Array, EnvSpec, Number, Transition
 from rljax.envs.environment import StepResult
 
+
+def walls_of(*rows: str) -> np.ndarray:
+    """A maze [rows, columns] bool, True where a row has #."""
+    return np.array([[symbol == "#" for symbol in row] for row in rows])
+
+
 NAME = "rljax/PointMaze"
-MAZE = np.array(
-    [[symbol == "#" for symbol in row] for row in ("######", "#..###", "#....#", "######")]
-)
+MAZE = walls_of("######", "#..###", "#....#", "######")
 ROWS, COLUMNS = MAZE.shape
 START, GOAL, SPREAD = (1, 2), (2, 4), 0.25
 RADIUS, GOAL_RADIUS = 0.1, 0.45
 SECONDS, FORCE, DAMPING, FASTEST = 0.01, 100.0, 1.0, 5.0  # a step; N; kg/s; m/s
 MASS = 1000.0 * 4.0 / 3.0 * np.pi * RADIUS**3
 PIXELS = 48  # of a cell
+
+GOALS_NAME = "rljax/GoalMaze"
+U_MAZE = walls_of("#####", "#...#", "###.#", "#...#", "#####")
+FREE = np.argwhere(~U_MAZE)  # the first is where episodes begin
+GOAL_SPREAD = 0.5 - RADIUS  # of goals, from the middles of cells
+NEAR_GOAL = 0.25
+HOLD = 4  # steps of the point for each of the task's
 
 # The scripted controller
 GAIN, BRAKE = 10.0, 1.0
@@ -102,14 +126,8 @@ class PointMaze:
 
     def step(self, key: Array, state: MazeState, action: Array, params: Any = None) -> StepResult:
         """Apply one force."""
-        force = FORCE * jnp.clip(action, -1.0, 1.0)
-        velocity = jnp.clip(state.velocity, -FASTEST, FASTEST)
-        velocity = (MASS * velocity + SECONDS * force) / (MASS + SECONDS * DAMPING)
-        position = state.position + SECONDS * velocity
-        for _ in range(2):  # in a corner are two walls
-            position, velocity = _pushed_out(position, velocity)
-        state = MazeState(position, velocity, state.goal)
-        distance = jnp.linalg.norm(position - state.goal)
+        state = moved(state, action)
+        distance = jnp.linalg.norm(state.position - state.goal)
         never, info = jnp.zeros((), jnp.bool_), {"success": distance <= GOAL_RADIUS}
         return _observation(state), state, jnp.exp(-distance), never, never, info
 
@@ -170,44 +188,121 @@ class PointMaze:
 
     def render(self, state: MazeState, params: Any = None) -> np.ndarray:
         """A picture [H, W, 3] uint8."""
-        walls = np.kron(MAZE, np.ones((PIXELS, PIXELS), bool))
-        picture = np.where(walls[..., None], 150, 245).astype(np.uint8).repeat(3, axis=-1)
-        y, x = ((np.indices(walls.shape) + 0.5).T / PIXELS).T
-        for place, radius, colour in (
-            (state.goal, GOAL_RADIUS, (90, 180, 90)),
-            (state.position, RADIUS, (50, 80, 200)),
-        ):
-            i, j = _rows_and_columns(np.asarray(place))
-            picture[(np.hypot(y - i, x - j) < radius) & ~walls] = colour
-        return picture
+        return _picture(state, MAZE, GOAL_RADIUS)
 
     def text(self, state: MazeState, params: Any = None, colours: bool = False) -> str:
         """Lines of text; see `rljax.envs.environment.Drawable`."""
-        board = np.where(MAZE, "#", ".").astype("<U20")
-        for place, symbol, ink in ((state.goal, "G", 32), (state.position, "O", 34)):
-            i, j = _rows_and_columns(np.asarray(place)).astype(int)
-            board[i, j] = f"\x1b[{ink}m{symbol}\x1b[0m" if colours else symbol
-        return "\n".join("".join(row) for row in board)
+        return _text(state, MAZE, colours)
 
 
-def middle(cell: Any) -> Array:
+class GoalMaze:
+    """The task with goals, a `rljax.envs.goals.GoalConditioned`. Pictures and text are those of
+    `PointMaze`.
+    """
+
+    params = None
+    frames_per_second = 25.0
+
+    def __init__(self, name: str = GOALS_NAME) -> None:
+        self.spec = EnvSpec(name, (6,), 2, max_episode_steps=100)
+
+    def reset(self, key: Array, params: Any = None) -> tuple[Array, MazeState]:
+        """Begin an episode."""
+        key_position, key_cell, key_goal = jax.random.split(key, 3)
+        cell = jnp.asarray(FREE)[jax.random.randint(key_cell, (), 1, len(FREE))]
+        position, goal = middle(FREE[0], U_MAZE), middle(cell, U_MAZE)
+        position += jax.random.uniform(key_position, (2,), minval=-SPREAD, maxval=SPREAD)
+        goal += jax.random.uniform(key_goal, (2,), minval=-GOAL_SPREAD, maxval=GOAL_SPREAD)
+        state = MazeState(position, jnp.zeros(2), goal)
+        return self._observation(state), state
+
+    def step(self, key: Array, state: MazeState, action: Array, params: Any = None) -> StepResult:
+        """Hold one force."""
+        for _ in range(HOLD):
+            state = moved(state, action, U_MAZE)
+        reward = self.goal_reward(state.position, state.goal)
+        never, info = jnp.zeros((), jnp.bool_), {"success": reward > 0.0}
+        return self._observation(state), state, reward, never, never, info
+
+    def achieved(self, observation: Array) -> Array:
+        """The position [..., 2] in observations [..., 6]."""
+        return observation[..., :2]
+
+    def desired(self, observation: Array) -> Array:
+        """The goal [..., 2] in observations [..., 6]."""
+        return observation[..., 4:]
+
+    def relabelled(self, observation: Array, goal: Array) -> Array:
+        """The observations [..., 6] with another `goal` [..., 2]."""
+        return jnp.concatenate([observation[..., :4], goal], axis=-1)
+
+    def goal_reward(self, achieved: Array, goal: Array) -> Array:
+        """1 if a position `achieved` [..., 2] is near the `goal` [..., 2], else 0: [...]."""
+        distance = jnp.linalg.norm(achieved - goal, axis=-1)
+        return (distance <= NEAR_GOAL).astype(jnp.float32)
+
+    def render(self, state: MazeState, params: Any = None) -> np.ndarray:
+        """A picture [H, W, 3] uint8."""
+        return _picture(state, U_MAZE, NEAR_GOAL)
+
+    def text(self, state: MazeState, params: Any = None, colours: bool = False) -> str:
+        """Lines of text; see `rljax.envs.environment.Drawable`."""
+        return _text(state, U_MAZE, colours)
+
+    def _observation(self, state: MazeState) -> Array:
+        return jnp.concatenate([state.position, state.velocity, state.goal])
+
+
+def moved(state: MazeState, action: Array, maze: np.ndarray = MAZE) -> MazeState:
+    """The state after one force for `SECONDS`."""
+    force = FORCE * jnp.clip(action, -1.0, 1.0)
+    velocity = jnp.clip(state.velocity, -FASTEST, FASTEST)
+    velocity = (MASS * velocity + SECONDS * force) / (MASS + SECONDS * DAMPING)
+    position = state.position + SECONDS * velocity
+    for _ in range(2):  # in a corner are two walls
+        position, velocity = _pushed_out(position, velocity, maze)
+    return MazeState(position, velocity, state.goal)
+
+
+def middle(cell: Any, maze: np.ndarray = MAZE) -> Array:
     """The middles [..., 2], x and y, of cells [..., 2], rows and columns."""
-    cell = jnp.asarray(cell)
-    return jnp.stack([cell[..., 1] + 0.5 - COLUMNS / 2, ROWS / 2 - cell[..., 0] - 0.5], axis=-1)
+    cell, (rows, columns) = jnp.asarray(cell), maze.shape
+    return jnp.stack([cell[..., 1] + 0.5 - columns / 2, rows / 2 - cell[..., 0] - 0.5], axis=-1)
 
 
-def _rows_and_columns(place: Any) -> Any:
+def _rows_and_columns(place: Any, maze: np.ndarray = MAZE) -> Any:
     """Where [2] of the maze's rows and columns a place [2] is; whole numbers are edges."""
-    return np.array([ROWS / 2, COLUMNS / 2]) + place[::-1] * np.array([-1, 1])
+    return np.array(maze.shape) / 2 + place[::-1] * np.array([-1, 1])
+
+
+def _picture(state: MazeState, maze: np.ndarray, goal_radius: float) -> np.ndarray:
+    walls = np.kron(maze, np.ones((PIXELS, PIXELS), bool))
+    picture = np.where(walls[..., None], 150, 245).astype(np.uint8).repeat(3, axis=-1)
+    y, x = ((np.indices(walls.shape) + 0.5).T / PIXELS).T
+    for place, radius, colour in (
+        (state.goal, goal_radius, (90, 180, 90)),
+        (state.position, RADIUS, (50, 80, 200)),
+    ):
+        i, j = _rows_and_columns(np.asarray(place), maze)
+        picture[(np.hypot(y - i, x - j) < radius) & ~walls] = colour
+    return picture
+
+
+def _text(state: MazeState, maze: np.ndarray, colours: bool) -> str:
+    board = np.where(maze, "#", ".").astype("<U20")
+    for place, symbol, ink in ((state.goal, "G", 32), (state.position, "O", 34)):
+        i, j = _rows_and_columns(np.asarray(place), maze).astype(int)
+        board[i, j] = f"\x1b[{ink}m{symbol}\x1b[0m" if colours else symbol
+    return "\n".join("".join(row) for row in board)
 
 
 def _observation(state: MazeState) -> Array:
     return jnp.concatenate([state.position, state.velocity])
 
 
-def _pushed_out(position: Array, velocity: Array) -> tuple[Array, Array]:
+def _pushed_out(position: Array, velocity: Array, maze: np.ndarray) -> tuple[Array, Array]:
     """Out of the wall that the point is in most, without speed towards it."""
-    walls = middle(np.argwhere(MAZE))  # [W, 2]
+    walls = middle(np.argwhere(maze), maze)  # [W, 2]
     offsets = position - jnp.clip(position, walls - 0.5, walls + 0.5)
     distances = jnp.linalg.norm(offsets, axis=-1)
     nearest = jnp.argmin(distances)
@@ -273,4 +368,4 @@ def _lead(guide: Guide, state: MazeState, goals: Array, offsets: Array, shift: A
 
 
 WAYS = _ways()
-ENVIRONMENTS = {NAME: PointMaze}
+ENVIRONMENTS = {NAME: PointMaze, GOALS_NAME: GoalMaze}

@@ -17,9 +17,17 @@ from rljax.buffers.dataset import (
     WeightedRows,
     with_weights,
 )
-from rljax.buffers.draws import Contexts, EndedEpisodes, Hindsight, NStep, TrajectoryWindows
+from rljax.buffers.draws import (
+    Contexts,
+    EndedEpisodes,
+    Hindsight,
+    NStep,
+    TrajectoryWindows,
+)
 from rljax.buffers.experience import Column, Experience, RewardTransform, Supply, declaration
 from rljax.buffers.goals import (
+    IS_GOAL,
+    FutureGoals,
     Goals,
     Subgoals,
     WithActorGoals,
@@ -63,6 +71,7 @@ from rljax.buffers.windows import (
 )
 
 __all__ = [
+    "IS_GOAL",
     "OPTIMAL_ACTION",
     "PART",
     "TASK",
@@ -74,6 +83,7 @@ __all__ = [
     "Draw",
     "EndedEpisodes",
     "Experience",
+    "FutureGoals",
     "Goals",
     "Hindsight",
     "Mixed",

@@ -24,6 +24,7 @@ from rljax.buffers.dataset import (
     with_weights,
 )
 from rljax.buffers.experience import declaration
+from rljax.buffers.goals import discounted_steps, without_goals
 from rljax.buffers.replay import (
     Draw,
     DrawableRows,
@@ -33,7 +34,7 @@ from rljax.buffers.replay import (
     uniform,
 )
 from rljax.buffers.rows import random_rows, rows_of, without
-from rljax.buffers.storage.ring import ReplayBuffer, earlier_rows, later_rows
+from rljax.buffers.storage.ring import ReplayBuffer, earlier_rows, steps_left
 from rljax.buffers.windows import (
     LAST,
     VALID,
@@ -135,11 +136,7 @@ class Hindsight(Draw):
         parts = ("achieved", "desired", "relabelled", "goal_reward")
         if all(hasattr(goals, part) for part in parts):
             return dataclasses.replace(self, environment=goals)
-        reason = (
-            f"the observations of '{env}' hold none. Choose an environment whose observations hold "
-            "goals, such as rljax/BoxPick-4x4"
-        )
-        reason = goals if isinstance(goals, str) else reason
+        reason = goals if isinstance(goals, str) else without_goals(env, "rljax/BoxPick-4x4")
         raise ValueError(
             f"--config.{self.flag} replaces goals, and {reason}, or --config.{self.flag} 0."
         )
@@ -149,9 +146,7 @@ class Hindsight(Draw):
         if self.goals == "final":
             return left
         if self.goals == "mixed":
-            decay = jnp.log(jnp.clip(discount, 1e-6, 1.0 - 1e-6))
-            ahead = jnp.floor(jnp.log1p(uniform * jnp.expm1(decay * (left + 1))) / decay)
-            return jnp.minimum(ahead.astype(jnp.int32), left)
+            return discounted_steps(uniform, discount, left)
         back = before if self.goals == "episode" else 0
         drawn = jnp.floor(uniform * (back + left + 1)).astype(jnp.int32)
         return jnp.minimum(drawn, back + left) - back
@@ -164,16 +159,7 @@ class Hindsight(Draw):
             shape = (experience.num_updates, experience.batch_size)
             rows = batch_rows(ring, key_rows, experience, experience.batch_size)
             time = ring.data.extras["time"]
-
-            def halve(_: Any, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
-                low, high = bounds
-                middle = (low + high + 1) // 2
-                # No step of the episode is missing.
-                same = time[(rows + number * middle) % capacity] == time[rows] + middle
-                return jnp.where(same, middle, low), jnp.where(same, high, middle - 1)
-
-            bounds = (jnp.zeros_like(rows), later_rows(ring, rows, number))
-            left, _ = jax.lax.fori_loop(0, (capacity // number).bit_length(), halve, bounds)
+            left = steps_left(ring, rows, number)
             uniform = jax.random.uniform(key_future, shape)
             before = jnp.minimum(time[rows] - 1, earlier_rows(ring, rows, number))
             steps = self._steps(uniform, discount, before, left)

@@ -1,4 +1,4 @@
-"""Goals: states of a data set, drawn for each transition."""
+"""Goals of transitions: states of a data set, or what episodes of a replay reach later."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import Array, EnvSpec, Transition, config, same_fields, shown
+from rljax.agent import Array, EnvSpec, Step, Transition, config, same_fields, shown
 from rljax.buffers.dataset import Dataset, DatasetDraw
 from rljax.buffers.experience import Observed, Supply, declaration
+from rljax.buffers.replay import Draw, Replay, batch_rows
 from rljax.buffers.rows import TerminalRows, terminal_rows
+from rljax.buffers.storage.ring import ReplayBuffer, steps_left
 from rljax.buffers.windows import LAST, with_last_rows
 from rljax.requirements import Share
 
 Times = Literal["geometric", "even"]
+IS_GOAL = "is_goal"  # in extras: 1 where an observation [O] holds its goal, else 0
 
 
 @config
@@ -311,3 +314,63 @@ def toward(observation: Any, other: Any) -> Any:
 def _numbers(data: Transition) -> Any:
     """NumPy or JAX, where the data lie."""
     return np if isinstance(data.observation, np.ndarray) else jnp
+
+
+@declaration
+class FutureGoals(Draw):
+    """Uniform rows, all with goals that their episodes reach later: k steps after the row's
+    observation, k = 1, 2, ..., with P(k) ~ discount^k.
+
+    Both observations have the new goal, and `extras["is_goal"]` [..., O] is 1 where an observation
+    holds it, else 0: a goal must have numbers of its own. Rewards, `terminated` and `truncated`
+    stay.
+    """
+
+    discount: float
+    # `rljax.envs.environment.GoalConditioned`; the training's plan fills it in
+    environment: Any = None
+
+    def extras(self, step: Step) -> dict[str, Array]:
+        return {"time": step.episode_length}  # within its episode, from 1 on
+
+    def with_goals(self, goals: Any, env: str) -> FutureGoals:
+        """The draw with `goals`; raises `ValueError` for a text, the reason why there are none."""
+        if all(hasattr(goals, part) for part in ("achieved", "relabelled")):
+            return dataclasses.replace(self, environment=goals)
+        reason = goals if isinstance(goals, str) else without_goals(env, "rljax/GoalMaze")
+        raise ValueError(f"this agent learns to reach goals, and {reason}.")
+
+    def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
+        goals, number, capacity = self.environment, experience.num_envs, buffer.capacity
+
+        def draw(ring: ReplayBuffer, key: Array, discount: Array) -> Transition:
+            key_rows, key_future = jax.random.split(key)
+            rows = batch_rows(ring, key_rows, experience, experience.batch_size)
+            uniform = jax.random.uniform(key_future, rows.shape)
+            steps = discounted_steps(uniform, discount, steps_left(ring, rows, number))
+            reached = ring.next_observations((rows + number * steps) % capacity)
+            goal, batch = goals.achieved(reached), ring.transitions(rows)
+            nowhere = jnp.zeros_like(batch.observation)
+            return batch.replace(
+                observation=goals.relabelled(batch.observation, goal),
+                next_observation=goals.relabelled(batch.next_observation, goal),
+                extras={IS_GOAL: goals.relabelled(nowhere, jnp.ones_like(goal))},
+            )
+
+        discount: Any = self.discount
+        return jax.vmap(draw, in_axes=(buffer.axes, 0, 0))(buffer, keys, discount)
+
+
+def without_goals(env: str, other: str) -> str:
+    """Why no goal can be replaced in `env`, and that it can in the `other` environment."""
+    return (
+        f"the observations of '{env}' hold none. Choose an environment whose observations hold "
+        f"goals, such as {other}"
+    )
+
+
+def discounted_steps(uniform: Array, discount: Array, left: Array) -> Array:
+    """Steps [...] from 0 to `left`, with P(k) ~ discount^k, by numbers in [0, 1)."""
+    decay = jnp.log(jnp.clip(discount, 1e-6, 1.0 - 1e-6))
+    ahead = jnp.floor(jnp.log1p(uniform * jnp.expm1(decay * (left + 1))) / decay)
+    return jnp.minimum(ahead.astype(jnp.int32), left)

@@ -21,6 +21,7 @@ Initialisation = Literal[
     "orthogonal_small",
     "orthogonal_relu",
     "lecun_uniform",
+    "fan_in_uniform",
     "lecun_normal",
     "glorot_uniform",
     "edac",
@@ -42,6 +43,7 @@ def initialisers(
     - orthogonal_small: gain 0.01 in the last layer (Cal-QL, the critics of CORL's CQL);
     - orthogonal_relu: gain sqrt 2 in the last layer too (WSRL, CORL's Cal-QL);
     - lecun_uniform: U(+-sqrt(3/fan_in)), biases zero (Brax);
+    - fan_in_uniform: U(+-1/sqrt(fan_in)), biases zero (JaxGCRL);
     - lecun_normal: N(0, 1/fan_in) cut at 2 std, biases zero (Flax's default);
     - glorot_uniform: U(+-sqrt(6/(fan_in + fan_out))), biases zero (the original SAC);
     - edac: kernels U(+-1/sqrt(fan_out)) and biases 0.1, U(+-3e-3) for both in the last layer
@@ -76,6 +78,8 @@ def initialisers(
             return functools.partial(_orthogonal, scale), zeros
         case "lecun_uniform":
             return nn.initializers.lecun_uniform(), zeros
+        case "fan_in_uniform":
+            return functools.partial(_uniform, 1.0 / math.sqrt(fan_in)), zeros
         case "lecun_normal":
             return nn.initializers.lecun_normal(), zeros
         case "glorot_uniform":

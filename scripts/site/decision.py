@@ -23,6 +23,7 @@ TREE = {
         ("the policy decides every few steps only", ["sequence_rl"]),
         ("what matters was seen some steps ago", ["ppo", "r2d2"]),
         ("goals, reached rarely, replaced in hindsight", ["sac", "dqn"]),
+        ("goals, no rewards, continuous actions", ["crl_online"]),
         ("steps are cheap, one discrete action", ["ppo", "pqn"]),
         (
             "hundreds of environments, continuous actions, a GPU",

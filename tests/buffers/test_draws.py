@@ -324,7 +324,48 @@ def test_a_share_of_goals_is_replaced() -> None:
             )
 
 
-KINDS = ("uniform", "n_step", "hindsight")
+def future_goals(discount: Any = DISCOUNT) -> buffers.FutureGoals:
+    return buffers.FutureGoals(discount=each(discount), environment=Goals())
+
+
+@of_all_kinds
+def test_all_goals_are_of_the_same_episodes_future(num_envs: int, slots: int, steps: int) -> None:
+    rows = history(num_envs, steps)
+    batch = along(of_episodes(rows, slots), num_envs, future_goals())
+    mask = batch.extras.pop("is_goal")
+    np.testing.assert_array_equal(mask, np.broadcast_to([0, 0, 0, 0, 1, 1, 1, 1], mask.shape))
+    assert not batch.extras, "times are of no use to an agent"
+    for learner, row in drawn(batch):
+        stored, place = reference.located(rows, slots, row)
+        here = stored[place]
+        np.testing.assert_array_equal(row.observation[:4], named(here, 0, learner)[:4])
+        np.testing.assert_array_equal(row.next_observation[:4], named(here, 1, learner)[:4])
+        np.testing.assert_array_equal(row.observation[4:], row.next_observation[4:])
+        np.testing.assert_allclose(row.reward, here.reward, rtol=1e-6)
+        _, environment, episode, later = row.observation[4:].astype(int)
+        assert (environment, episode) == here[:2]
+        assert later > here.time
+        reached = {(x.episode, x.time + 1) for x in rows[environment][-slots:]}
+        assert (episode, later) in reached, "what is in the ring, and never what it has lost"
+
+
+def test_the_times_of_future_goals_are_geometric_up_to_the_end() -> None:
+    """Of one whole episode of 5 steps, and of one that goes on beyond its newest row."""
+    batch = along(twice(5, 4, 9), 2, future_goals(), num_updates=10, batch_size=4_000)
+    flat = jax.tree.map(lambda x: np.asarray(x).reshape(LEARNERS, -1, *x.shape[3:]), batch)
+    for learner in range(LEARNERS):
+        rows = flat.observation[learner]
+        for episode, length in ((0, 5), (1, 4)):
+            for time in (0, 1, length - 1):
+                of = (rows[:, 2:4] == (episode, time)).all(axis=1)
+                counts = np.bincount((rows[of, 7] - time).astype(int))[1:]
+                expected = DISCOUNT[learner] ** np.arange(length - time)
+                np.testing.assert_allclose(
+                    counts / counts.sum(), expected / expected.sum(), atol=0.03
+                )
+
+
+KINDS = ("uniform", "n_step", "hindsight", "future_goals")
 
 
 def of_kind(kind: str, share: Any = 1.0, discount: Any = DISCOUNT) -> Draw:
@@ -332,7 +373,7 @@ def of_kind(kind: str, share: Any = 1.0, discount: Any = DISCOUNT) -> Draw:
         return buffers.Uniform()
     if kind == "n_step":
         return buffers.NStep(steps=3, discount=each(discount))
-    return hindsight(share, discount)
+    return future_goals(discount) if kind == "future_goals" else hindsight(share, discount)
 
 
 @pytest.mark.slow

@@ -66,6 +66,7 @@ TASKS = [
     Task("rljax/DMSD", "never", 100, 210),
     Task("rljax/PointHazards", "never", 200, 410),
     Task("rljax/PointMaze", "never", 200, 410),
+    Task("rljax/GoalMaze", "never", 100, 210),
     Task("rljax/PendulumPictures", "never", 200, 410),
     Task("rljax/JobShop-ft06", "scheduled", 72, 120, alike=True),
     Task("rljax/CombinationLock-10", "tried", 10, 120),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -18,6 +19,7 @@ from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.goals import FetchReward, VectorGoals, goals_of, has_goals
 from rljax.learning.plan import Experiment, plan
 from rljax.learning.settings import Settings
+from rljax.runs import records, run
 from rljax.trust import TrustedState
 
 
@@ -198,6 +200,18 @@ def test_sac_draws_with_the_goals_of_the_environment() -> None:
     assert isinstance(draw, buffers.Hindsight)
     assert isinstance(draw.environment, VectorGoals)
     assert isinstance(planned("Reach-v0", hindsight=0.0), buffers.Uniform)
+
+
+@pytest.mark.learn
+@pytest.mark.filterwarnings("ignore:.*observes a Dict")
+def test_goals_alone_teach_to_reach_them(tmp_path: Path) -> None:
+    """By contrast, without rewards: these are -16 in an episode of the first policy."""
+    small: dict[str, Any] = {"hidden": (32,), "critic_hidden": (32,), "latent_size": 16}
+    small |= {"num_envs": 4, "batch_size": 64, "actor_lr": 1e-3, "critic_lr": 1e-3}
+    small |= {"warmup_steps": 500, "replay_size": 4_000}
+    out = tmp_path / "run"
+    run.train("crl_online", "Turned-v0", 4_000, out=out, eval_episodes=20, config=small)
+    assert records.read_summary(out)["final"]["mean"] > -8.0
 
 
 @pytest.mark.filterwarnings("ignore:.*observes a Dict")

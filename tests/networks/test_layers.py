@@ -52,6 +52,7 @@ def assert_uniform(values: Any, bound: float) -> None:
     [
         ("torch", 1 / math.sqrt(64)),
         ("lecun_uniform", math.sqrt(3 / 64)),
+        ("fan_in_uniform", 1 / math.sqrt(64)),
         ("glorot_uniform", math.sqrt(6 / (64 + 200))),
     ],
 )

@@ -151,3 +151,21 @@ def later_rows(ring: ReplayBuffer, rows: Array, num_envs: int) -> Array:
 def earlier_rows(ring: ReplayBuffer, rows: Array, num_envs: int) -> Array:
     """For each of a ring's `rows`, the number of older rows of its environment."""
     return ring.drawable // num_envs - 1 - later_rows(ring, rows, num_envs)
+
+
+def steps_left(ring: ReplayBuffer, rows: Array, num_envs: int) -> Array:
+    """For each of a ring's `rows`, the number of later steps of its episode that the ring has.
+
+    "time" in extras counts an episode's steps.
+    """
+    time, capacity = ring.data.extras["time"], ring.capacity
+
+    def halve(_: Any, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bounds
+        middle = (low + high + 1) // 2
+        # No step of the episode is missing.
+        same = time[(rows + num_envs * middle) % capacity] == time[rows] + middle
+        return jnp.where(same, middle, low), jnp.where(same, high, middle - 1)
+
+    bounds = (jnp.zeros_like(rows), later_rows(ring, rows, num_envs))
+    return jax.lax.fori_loop(0, (capacity // num_envs).bit_length(), halve, bounds)[0]

@@ -8,10 +8,15 @@
   IDQL    x  = W o
           x <- x + W_2 act(W_1 LN(x))       each block, with 4 H units inside         [3]
           y  = W act(x)                     at the end
+  SkipMLP x  = act(LN(W_0 o))
+          y  = act(LN(W_n ... act(LN(W_1 x))))   n layers, with LN or without
+          x <- x + y                        each n layers; those behind the last sum add nothing
+          y  = W x                          at the end                              [4], its code
 
 [1] Nauman et al., BRO, arXiv:2405.16158
 [2] Lee et al., SimBa, arXiv:2410.09754
 [3] Hansen-Estruch et al., IDQL, arXiv:2304.10573
+[4] Bortkiewicz et al., JaxGCRL, arXiv:2408.11052
 """
 
 from __future__ import annotations
@@ -29,6 +34,8 @@ from rljax.networks.layers import (
     Dropout,
     LayerNorm,
     Module,
+    Norm,
+    activated,
     joined,
 )
 
@@ -97,3 +104,28 @@ class ResidualMLP(Module):
             y = act(Dense(EXPANSION * width, self.inner, name=f"inner_{i}")(y))
             x = x + Dense(width, self.inner, name=f"outer_{i}")(y)
         return Dense(self.features, self.initialisation, name="output")(act(x))
+
+
+class SkipMLP(Module):
+    """Dense layers and a last one: inputs to [..., features]. Behind the first, what goes into
+    `skip` layers is added to what comes out.
+    """
+
+    hidden: tuple[int, ...]  # the width H, once for each layer
+    features: int
+    skip: int  # 0: nothing is added
+    activation: Activation = "silu"
+    initialisation: Initialisation = "fan_in_uniform"
+    layer_norm: Norm = False
+
+    @nn.compact
+    def __call__(self, *inputs: Array) -> Array:
+        x = before = joined(inputs)
+        for i, width in enumerate(self.hidden):
+            x = Dense(width, self.initialisation, name=f"hidden_{i}")(x)
+            x = activated(x, self.activation, self.layer_norm, f"norm_{i}")
+            if i == 0:
+                before = x
+            elif self.skip and i % self.skip == 0:
+                x = before = x + before
+        return Dense(self.features, self.initialisation, name="output")(x)

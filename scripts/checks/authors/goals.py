@@ -1,4 +1,4 @@
-"""Agents with goals beside the commands of OGBench's authors."""
+"""Agents with goals beside the commands of OGBench's authors, and the defaults of CRL-online's."""
 
 from __future__ import annotations
 
@@ -100,10 +100,101 @@ RULES: dict[str, dict[str, Rule]] = {
     "gcivl": {**VALUES, "inverse_temperature": "alpha"},
     "hiql": HIQL,
 }
+
+
+def of_environments(name: str) -> Rule:
+    """A number for each environment as one for all of them."""
+    return lambda theirs: theirs[name] * theirs["num_envs"]
+
+
+ENERGIES = {"norm": "distance", "l2": "square", "dot": "product"}
+DIRECTIONS = {"fwd_infonce": "forward", "bwd_infonce": "backward", "sym_infonce": "symmetric"}
+ONLINE: dict[str, Rule] = {
+    "critic_lr": "critic_lr",
+    "temperature_lr": "alpha_lr",
+    "batch_size": "batch_size",
+    "num_envs": "num_envs",
+    "num_steps": "unroll_length",
+    "replay_size": of_environments("max_replay_size"),
+    "warmup_steps": of_environments("min_replay_size"),
+    "normaliser_penalty": "logsumexp_penalty_coeff",
+    "activation": lambda theirs: "relu" if theirs["use_relu"] else "silu",
+    # What their code does and no setting of it says.
+    "initialisation": lambda theirs: "fan_in_uniform",
+    "log_std_min": lambda theirs: -5.0,
+    "log_std_max": lambda theirs: 2.0,
+    "temperature_loss": lambda theirs: "alpha",
+    "init_temperature": lambda theirs: 1.0,
+    "normalise_observations": lambda theirs: False,
+}
+JAXGCRL: dict[str, Rule] = {
+    **ONLINE,
+    "actor_lr": "policy_lr",
+    "discount": "discounting",
+    "num_updates": "num_updates",
+    "energy": in_words("energy_fn", ENERGIES),
+    "contrast": in_words("contrastive_loss_fn", DIRECTIONS),
+    "hidden": lambda theirs: [theirs["h_dim"]],
+    "critic_hidden": lambda theirs: [theirs["h_dim"]],
+    "depth": "n_hidden",
+    "skip": "skip_connections",
+    "layer_norm": "use_ln",
+    "latent_size": "repr_dim",
+    "target_entropy_share": lambda theirs: 0.5,
+}
+DEEP: dict[str, Rule] = {
+    **ONLINE,
+    "actor_lr": "actor_lr",
+    "discount": "gamma",
+    "num_updates": "num_sgd_batches_per_training_step",
+    "hidden": lambda theirs: [theirs["actor_network_width"]],
+    "critic_hidden": lambda theirs: [theirs["critic_network_width"]],
+    "depth": lambda theirs: 1 + theirs["critic_depth"],  # a first layer, then blocks
+    "target_entropy_share": "entropy_param",
+    "energy": lambda theirs: "distance",
+    "contrast": lambda theirs: "forward",
+    "skip": lambda theirs: 4,
+    "layer_norm": lambda theirs: True,
+    "latent_size": lambda theirs: 64,
+}
+
+
+def jaxgcrl_tasks(checkout: Path) -> Tasks:
+    """Their defaults; an epoch over a piece of 1,000 rows of each environment is the updates."""
+    folder = checkout / "jaxgcrl" / "agents" / "crl"
+    readers.says(folder / "crl.py", "target_entropy = -0.5 * action_size")
+    readers.says(folder / "crl.py", "log_alpha = jnp.asarray(0.0, dtype=jnp.float32)")
+    readers.says(folder / "networks.py", 'variance_scaling(1 / 3, "fan_in", "uniform")')
+    run = readers.dataclass(checkout / "jaxgcrl" / "utils" / "config.py", "RunConfig")
+    theirs = {**run, **readers.dataclass(folder / "crl.py", "CRL")}
+    rows = theirs["num_envs"] * (theirs["episode_length"] - 1)
+    return {"rljax/GoalMaze": {**theirs, "num_updates": rows // theirs["batch_size"]}}
+
+
+def deep_tasks(checkout: Path) -> Tasks:
+    """Their defaults."""
+    train = checkout / "train.py"
+    readers.says(train, 'norm_type = "layer_norm"')
+    readers.says(train, "for i in range(self.network_depth // 4):")
+    readers.says(train, "-jnp.sqrt(jnp.sum((sa_repr[:, None, :] - g_repr[None, :, :]) ** 2")
+    return {"rljax/GoalMaze": readers.dataclass(train, "Args")}
+
+
 SOURCES = tuple(
     Source(agent, "ogbench", "impls/hyperparameters.sh", tasks, rules)
     for agent, tasks, rules in (
         *((agent, goal_tasks(agent), rules) for agent, rules in RULES.items()),
         ("qrl", qrl_tasks, QRL),
     )
+)
+SOURCES += (
+    Source(
+        "crl_online",
+        "JaxGCRL",
+        "jaxgcrl/agents/crl, jaxgcrl/utils/config.py",
+        jaxgcrl_tasks,
+        JAXGCRL,
+        variant="jaxgcrl",
+    ),
+    Source("crl_online", "scaling-crl", "train.py", deep_tasks, DEEP, variant="deep"),
 )

@@ -27,6 +27,7 @@ INTEGERS = (-1, 0)
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "bc": [{"loss": "squared"}],
     "crl": [{"policy_loss": "awr", "objective": "info_nce"}],
+    "crl_online": [{"energy": "product", "contrast": "symmetric", "depth": 3, "skip": 1}],
     "cql": [{"lagrange": True, "gap_min": -1.0, "gap_max": 5.0, "target_entropy": -1.0}],
     "dqn": [
         {"exploration": "softmax", "target_entropy": 0.5},

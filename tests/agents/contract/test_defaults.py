@@ -54,6 +54,7 @@ OTHERS = {
     "bro",
     "calql",
     "crl",
+    "crl_online",
     "crossq",
     "dppo",
     "dpt",

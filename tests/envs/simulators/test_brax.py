@@ -15,6 +15,7 @@ from rljax.agent import EnvSpec, Part
 from rljax.envs.simulators import brax as adapter
 
 brax_envs = pytest.importorskip("brax.envs")
+brax_base = pytest.importorskip("brax.base")
 
 
 def test_the_time_limit_truncates_and_does_not_terminate():
@@ -148,3 +149,53 @@ def test_what_is_for_critics_alone_is_shown_on_request(monkeypatch):
 def test_environments_on_the_host_show_all():
     with pytest.raises(ValueError, match="'Hopper-v5' is on the host, and shows all"):
         envs.make_hosted("privileged/Hopper-v5", 1)
+
+
+# Robots with goals.
+
+
+@pytest.mark.learn  # compiles for a minute
+@pytest.mark.parametrize("robot", ["ant", "reacher"])
+def test_robots_show_places_and_goals(robot: str) -> None:
+    """Places and goals are those of the simulated bodies, in a few random steps."""
+    environment: Any = envs.make(f"goals/brax/{robot}").environment
+    assert environment.spec.observation_shape == ({"ant": 31, "reacher": 10}[robot],)
+
+    @jax.jit
+    def run(key: Any) -> Any:
+        def step(state: Any, key: Any) -> Any:
+            action = jax.random.uniform(key, environment.spec.action_shape, minval=-1.0)
+            observation, state, reward, *_, info = environment.step(key, state, action)
+            return state, (observation, reward, info["success"], state.pipeline_state)
+
+        first, state = environment.reset(key)
+        return first, jax.lax.scan(step, state, jax.random.split(key, 20))[1]
+
+    first, (observation, reward, success, poses) = run(jax.random.key(3))
+    achieved, desired = environment.achieved(observation), environment.desired(observation)
+    if robot == "ant":
+        place, near = poses.x.pos[:, 0, :2], 0.5
+        joints = np.concatenate([poses.q, poses.qd], axis=1)
+        np.testing.assert_allclose(observation[:, :29], joints, rtol=1e-6)
+        assert np.linalg.norm(first[29:]) == pytest.approx(10.0, rel=1e-5)
+        goal = np.broadcast_to(first[29:], (20, 2))
+    else:
+        tip = brax_base.Transform.create(pos=jnp.array([0.11, 0.0, 0.0]))
+        place = np.asarray(jax.vmap(lambda x: x.take(1).do(tip).pos[:2])(poses.x))
+        near, goal = 0.05, poses.x.pos[:, 2, :2]
+        np.testing.assert_allclose(observation[:, :2], np.cos(poses.q[:, :2]), atol=1e-5)
+        np.testing.assert_allclose(observation[:, 2:4], np.sin(poses.q[:, :2]), atol=1e-5)
+        assert np.linalg.norm(goal, axis=1).max() <= 0.2 + 1e-4
+    np.testing.assert_allclose(achieved, place, atol=1e-5)
+    np.testing.assert_allclose(desired, goal, atol=1e-5)
+    np.testing.assert_array_equal(reward, np.linalg.norm(place - goal, axis=1) < near)
+    np.testing.assert_array_equal(success, reward > 0)
+    other = environment.relabelled(observation, achieved)
+    np.testing.assert_array_equal(environment.desired(other), achieved)
+    assert environment.goal_reward(environment.achieved(other), achieved).all()
+
+
+def test_other_robots_have_no_goals() -> None:
+    message = r"^'brax/fast' has no tasks with goals, as ogbench:cube-single-v0 and brax/ant have\."
+    with pytest.raises(ValueError, match=message):
+        envs.make("goals/brax/fast")

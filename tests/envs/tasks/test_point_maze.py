@@ -15,10 +15,10 @@ import pytest
 from rljax import envs
 from rljax.agent import Transition
 from rljax.envs.tasks import point_maze
-from rljax.envs.tasks.point_maze import Draws, MazeState, PointMaze
+from rljax.envs.tasks.point_maze import Draws, GoalMaze, MazeState, PointMaze
 from rljax.runs.policies import collect
 
-TASK = PointMaze()
+TASK, GOALS = PointMaze(), GoalMaze()
 DT, KG = 0.01, 1000 * 4 / 3 * np.pi * 0.1**3
 ROWS = ("######", "#..###", "#....#", "######")
 demonstrations = jax.jit(TASK.demonstrations, static_argnums=1)
@@ -212,3 +212,81 @@ def test_pictures_and_text_show_what_there_is() -> None:
     assert len(set(colours)) == 4
     assert TASK.text(state).split("\n") == ["######", "#O.###", "#...G#", "######"]
     assert "\x1b[34mO\x1b[0m" in TASK.text(state, colours=True)
+
+
+# The maze with goals.
+
+
+def test_goals_are_everywhere_but_where_episodes_begin() -> None:
+    observation, states = jax.vmap(GOALS.reset)(jax.random.split(jax.random.key(0), 700))
+    position, goal = np.asarray(states.position), np.asarray(states.goal)
+    np.testing.assert_array_equal(observation, np.c_[position, np.zeros((700, 2)), goal])
+    begin = np.array([-1.0, 1.0])  # left and above
+    assert np.abs(position - begin).max() <= 0.25
+    cells = np.round(goal).astype(int)
+    assert np.abs(goal - cells).max() <= 0.4
+    places, counts = np.unique(cells, axis=0, return_counts=True)
+    assert {tuple(place) for place in places} == {
+        (0, 1),
+        (1, 1),
+        (1, 0),
+        (-1, -1),
+        (0, -1),
+        (1, -1),
+    }
+    assert counts.min() > 70
+    spec = envs.make(point_maze.GOALS_NAME).spec
+    assert (spec.observation_shape, spec.action_size, spec.max_episode_steps) == ((6,), 2, 100)
+
+
+def test_one_force_is_held_for_four_steps_of_the_point() -> None:
+    """In the open, where nothing is touched; the reward is for being near the goal."""
+    generator = np.random.default_rng(0)
+    position = np.array([0.0, 1.0]) + generator.uniform(-0.1, 0.1, (50, 2))
+    velocity, action = generator.uniform(-2, 2, (50, 2)), generator.uniform(-1.2, 1.2, (50, 2))
+    goal = position + generator.uniform(-0.3, 0.3, (50, 2))
+    step = jax.jit(jax.vmap(GOALS.step, in_axes=(None, 0, 0)))
+    states = MazeState(*map(jnp.asarray, (position, velocity, goal)))
+    observation, _, reward, terminated, truncated, info = step(jax.random.key(0), states, action)
+    for _ in range(4):
+        velocity = (KG * velocity + DT * 100 * np.clip(action, -1, 1)) / (KG + DT)
+        position = position + DT * velocity
+    np.testing.assert_allclose(observation, np.c_[position, velocity, goal], atol=1e-5)
+    near = np.linalg.norm(position - goal, axis=1) <= 0.25
+    assert 5 < near.sum() < 45
+    np.testing.assert_array_equal(reward, near)
+    np.testing.assert_array_equal(info["success"], near)
+    assert not (terminated | truncated).any()
+
+
+def test_the_other_arm_is_reached_round_the_corner_alone() -> None:
+    """Down is a wall; right, down and left is the way."""
+    state = MazeState(jnp.asarray([-1.0, 1.0]), jnp.zeros(2), jnp.asarray([-1.0, -1.0]))
+    step = jax.jit(GOALS.step)
+    for _ in range(30):
+        state = step(jax.random.key(0), state, jnp.asarray([0.0, -1.0]))[1]
+    np.testing.assert_allclose(state.position, [-1.0, 0.6], atol=1e-5)
+    reward = 1.0
+    for force in ([1.0, 0.0], [0.0, -1.0], [-1.0, 0.0]):
+        for _ in range(30):
+            _, state, reward, *_ = step(jax.random.key(0), state, jnp.asarray(force))
+    np.testing.assert_allclose(state.position, [-1.4, -1.4], atol=1e-5)
+    assert reward == 0.0, "it is beyond the goal, in the corner"
+
+
+def test_observations_with_other_goals_are_paid_for_them() -> None:
+    observation = np.random.default_rng(0).uniform(-1, 1, (2, 9, 6)).astype(np.float32)
+    goal = np.asarray(GOALS.achieved(observation)) + np.float32([0.2, 0.0])
+    other = GOALS.relabelled(jnp.asarray(observation), goal)
+    np.testing.assert_array_equal(other[..., :4], observation[..., :4])
+    np.testing.assert_array_equal(GOALS.desired(other), goal)
+    np.testing.assert_array_equal(GOALS.goal_reward(GOALS.achieved(other), goal), np.ones((2, 9)))
+    assert not GOALS.goal_reward(GOALS.achieved(other), goal + 0.1).any()
+
+
+def test_pictures_and_text_show_the_maze_with_goals() -> None:
+    state = MazeState(jnp.asarray([-1.0, 1.0]), jnp.zeros(2), jnp.asarray([1.0, -1.0]))
+    picture = GOALS.render(state)
+    assert (picture.shape, picture.dtype) == ((5 * 48, 5 * 48, 3), np.uint8)
+    lines = ["#####", "#O..#", "###.#", "#..G#", "#####"]
+    assert GOALS.text(state).split("\n") == lines

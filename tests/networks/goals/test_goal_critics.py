@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rljax.agent import EnvSpec
-from rljax.networks.goals import contrast, quasimetrics
+from rljax.networks.goals import contrast, energies, quasimetrics
 from rljax.networks.goals.bilinear import Bilinear
 from rljax.networks.goals.quasimetrics import Quasimetric
 from rljax.networks.torsos import TorsoSettings
@@ -177,3 +177,48 @@ def test_refuses_features_without_equal_parts(kind: Any, features: int, parts: i
     with pytest.raises(ValueError, match=message):
         quasimetrics.check(features, kind)
     quasimetrics.check(parts, kind)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward", "symmetric"])
+def test_directed_losses_are_cross_entropies_with_a_penalty(direction: Any) -> None:
+    score = 2.0 * normal(6, 6)
+    shares = {axis: np.exp(score) / np.exp(score).sum(axis, keepdims=True) for axis in (0, 1)}
+    entropies = {axis: -np.log(np.diag(share)).mean() for axis, share in shares.items()}
+    axes = {"forward": (1,), "backward": (0,), "symmetric": (0, 1)}[direction]
+    penalty = 0.3 * np.square(np.log(np.exp(score).sum(axis=1))).mean()
+    loss, metrics = contrast.directed_loss(jnp.asarray(score), direction, 0.3, "critic")
+    np.testing.assert_allclose(loss, sum(entropies[x] for x in axes) + penalty, rtol=1e-5)
+    assert metrics["critic/loss"] == loss
+    best = score.argmax(axis=1) == np.arange(6)
+    np.testing.assert_allclose(metrics["critic/accuracy"], best.mean(), rtol=1e-6)
+    others = (score.sum() - np.trace(score)) / 30
+    np.testing.assert_allclose(metrics["critic/negative"], others, rtol=1e-5, atol=1e-6)
+
+
+def test_one_direction_is_the_loss_of_single_goals() -> None:
+    """`info_nce` of one critic, and its metrics."""
+    score = jnp.asarray(normal(5, 5), jnp.float32)
+    one, metrics = contrast.loss(score[None], "info_nce", "critic")
+    other, more = contrast.directed_loss(score, "forward", contrast.PENALTY, "critic")
+    np.testing.assert_allclose(one, other, rtol=1e-6)
+    for name, metric in metrics.items():
+        np.testing.assert_allclose(metric, more[name], rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["distance", "square", "product"])
+def test_energies_are_the_papers(kind: Any) -> None:
+    x, y = points(2, 7)
+    expected = {
+        "distance": -np.sqrt(np.linalg.norm(x - y, axis=1) ** 2 + 1e-6),
+        "square": -(np.linalg.norm(x - y, axis=1) ** 2),
+        "product": (x * y).sum(axis=1),
+    }[kind]
+    energy = functools.partial(energies.energy, kind=kind)
+    np.testing.assert_allclose(in_float64(energy, x, y), expected, rtol=1e-12)
+    pairs = in_float64(energy, x[:, None], y)
+    assert pairs.shape == (7, 7)
+    np.testing.assert_allclose(np.diag(pairs), expected, rtol=1e-12)
+    np.testing.assert_allclose(pairs[1, 4], in_float64(energy, x[1], y[4]), rtol=1e-12)
+    same = jnp.asarray(x, jnp.float32)
+    slope = jax.grad(lambda z: energy(z, same).sum())(same)
+    assert np.isfinite(slope).all(), "also from a point to itself"
