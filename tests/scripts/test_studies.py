@@ -22,6 +22,7 @@ from scripts.studies import (
     constraints,
     decision_frequencies,
     defaults,
+    goal_depth,
     hidden_velocities,
     memory,
     off_policy,
@@ -489,6 +490,18 @@ def test_surrogates(study):
     assert tuple(cells) == kinds
     assert len(cells["clip"]["last"]) == 2
     assert cells["mdpo-whole"]["config"]["batch_size"] == surrogates.ROLLOUT
+
+
+def test_goal_depth(study):
+    words = ("--cells", "sac", "2", "--steps", 70_000, "--seeds", 1)
+    cells = study(goal_depth, "goal_depth", *words)["cells"]
+    assert len(cells["2"]["steps"]) == len(cells["2"]["success"][0]) >= 6
+
+
+@pytest.mark.parametrize("key", goal_depth.CELLS)
+def test_settings_of_goal_depth_are_accepted(key):
+    cell = goal_depth.CELLS[key]
+    configuration.replace(registry.load_agent(cell.agent).Config(), cell.config, "t")
 
 
 @pytest.mark.parametrize("key", surrogates.VARIANTS)
