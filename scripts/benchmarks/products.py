@@ -19,14 +19,14 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.profiler import ProfileData
 
-from rljax.agent import EnvSpec, Transition
-from scripts.updates import compare_reppo, shared
+if TYPE_CHECKING:
+    from rljax.agent import EnvSpec, Transition
 
 AGENTS = ("xqc", "bro", "simbav2", "crossq", "flashsac", "reppo")
 COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \([^\n]*\{\n(.*?)^\}", re.M | re.S)
@@ -116,16 +116,21 @@ def one_product(rows: int, width: int) -> float:
 
 def rollout(spec: EnvSpec, state: Any, config: Any) -> Transition:
     """A rollout [T, E, ...] of normal numbers."""
+    from rljax.agent import Transition
+    from rljax.agents import reppo
+
     leading = (config.num_steps, config.num_envs)
     observation = jax.random.normal(jax.random.key(1), (*leading, *spec.observation_shape))
-    module = importlib.import_module("rljax.agents.reppo")
-    action, _ = module.act(state, observation, jax.random.key(2), config, explore=True)
+    action, _ = reppo.act(state, observation, jax.random.key(2), config, explore=True)
     ended = jnp.zeros(leading, bool)
     return Transition(observation, action, observation[..., 0], ended, ended, observation)
 
 
 def measured(agent: str, updates: int = 5, **changes: Any) -> Figures:
     """The figures of one agent's update."""
+    from rljax.agent import EnvSpec
+    from scripts.updates import compare_reppo, shared
+
     module: Any = importlib.import_module(f"rljax.agents.{agent}")
     spec, config, key = shared.HUMANOID, module.Config(**changes), jax.random.key(0)
     if agent == "reppo":
@@ -165,6 +170,8 @@ def main() -> None:
         figures[agent] = measured(agent)._asdict()
         print(agent, {name: round(x, 3) for name, x in figures[agent].items()}, flush=True)
     if options.output:
+        from scripts.updates import shared
+
         shared.write(options.output, {"agents": figures})
 
 

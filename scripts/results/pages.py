@@ -717,11 +717,12 @@ def tables() -> dict[tuple[str, str], str]:
         ("studies/combination_lock", "locks"): study("studies/combination_lock/locks"),
         ("studies/combination_lock", "locks_10"): study("studies/combination_lock/locks_10"),
         ("studies/combination_lock", "locks_after"): study("studies/combination_lock/locks_after"),
+        ("studies/goal_depth", "goal_depth"): study("studies/goal_depth/goal_depth"),
         ("studies/surrogates", "surrogates"): study("studies/surrogates/surrogates"),
         ("studies/surrogates", "short"): study("studies/surrogates/short"),
         **{
             ("studies/simulators", pair): study(f"studies/simulators/{pair}")
-            for pair in ("reppo", "fasttd3")
+            for pair in ("reppo", "reppo_brax", "fasttd3")
         },
         ("studies/stitching", "maze"): study("studies/stitching/maze"),
         ("studies/in_context", "bandits"): study("studies/in_context/bandits"),

@@ -139,6 +139,7 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
                 axes.plot(places, mean, color=f"C{i}", label=study["names"][key])
                 axes.fill_between(places, mean - half, mean + half, color=f"C{i}", alpha=0.2)
                 axes.set(xscale="log", ylabel="return")
+                axes.xaxis.set_minor_formatter("")
         row[0].set(title=task, xlabel="environment steps")
         row[1].set(xlabel="seconds of the training loop")
     panels[0][0].legend(fontsize="x-small")

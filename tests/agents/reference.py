@@ -21,6 +21,7 @@ import pytest
 
 from rljax import networks
 from rljax.agent import MASK, EnvSpec, Part, Transition, Weighted
+from rljax.networks.layers import uniform_hash
 
 MLP = list[np.ndarray]
 
@@ -398,7 +399,7 @@ def imitation(
     if config.dropout is not None:
         for i, bias in enumerate(actor[0][1:-1:2]):
             share, key_units = 1.0 - config.dropout, jax.random.fold_in(key, i)
-            units = jax.random.bernoulli(key_units, share, (size, len(bias)))
+            units = uniform_hash(key_units, (size, len(bias))) < share
             kept.append(np.asarray(units, np.float64) / share)
     output, inputs = forward(actor[0], observation, kept)
     mean = np.tanh(output) if squashed else output

@@ -49,7 +49,7 @@ CASES = {
     "mse_sum": {"loss": "mse_sum"},
     "log_prob": {"loss": "log_prob"},
     "log_prob, clipped std": {"loss": "log_prob", "log_std_max": 0.0},
-    "dropout": {"dropout": 0.4},
+    "dropout": {"dropout": 0.5},
     "decay": {"decay_steps": 3.0},
 }
 
