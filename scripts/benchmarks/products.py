@@ -46,6 +46,7 @@ class Figures(NamedTuple):
 
 
 def sizes(text: str) -> list[int]:
+    """The sizes in "2,3"."""
     return [int(size) for size in text.split(",") if size]
 
 
@@ -96,11 +97,9 @@ def profiled(call: Callable[[], Any]) -> Mapping[str, tuple[int, float]]:
         for plane in ProfileData.from_file(str(file)).planes:
             for line in plane.lines:
                 for event in line.events:
-                    number, seconds = found.get(event.name or "", (0, 0.0))
-                    found[event.name or ""] = (
-                        number + 1,
-                        seconds + 1e-9 * (event.duration_ns or 0.0),
-                    )
+                    name, duration = event.name or "", 1e-9 * (event.duration_ns or 0.0)
+                    number, seconds = found.get(name, (0, 0.0))
+                    found[name] = (number + 1, seconds + duration)
     return found
 
 

@@ -21,7 +21,6 @@ import numpy as np
 from rljax.runs import records, run
 from rljax.system.hardware import provenance
 from scripts.studies import shared
-from scripts.studies.surrogates import with_interval
 
 
 class Cell(NamedTuple):
@@ -101,8 +100,9 @@ def table(study: Mapping[str, Any]) -> str:
     lines = ["| success, % [95 % interval] | " + " | ".join(header) + " |"]
     lines.append("|---|" + "---|" * SHOWN)
     for key, cell in study["cells"].items():
-        each = [with_interval([curve[place] for curve in cell["success"]]) for place in places]
-        lines.append(f"| {CELLS[key].name} | " + " | ".join(each) + " |")
+        each = [[curve[place] for curve in cell["success"]] for place in places]
+        columns = " | ".join(map(shared.seeds_with_interval, each))
+        lines.append(f"| {CELLS[key].name} | {columns} |")
     return "\n".join(lines) + "\n"
 
 

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from rljax.analysis import folders
+from rljax.analysis.comparison import mean_interval
 from rljax.runs import records, run
+from scripts.results.shared import over_seeds
 
 
 def trained(
@@ -105,6 +107,12 @@ def with_interval(interval: Sequence[float], places: int = 0, sign: str = "") ->
     value, *bounds = interval
     text = f"{value:{sign},.{places}f}"
     return f"{text} [{', '.join(f'{x:,.{places}f}' for x in bounds)}]" if bounds else text
+
+
+def seeds_with_interval(values: Sequence[float]) -> str:
+    """`over_seeds`, and the interval of the mean if there are enough seeds."""
+    _, *bounds = mean_interval(values)
+    return over_seeds(values) + (f" [{', '.join(f'{x:,.0f}' for x in bounds)}]" if bounds else "")
 
 
 def write(

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import argparse
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rljax.analysis.comparison import mean_interval
 from rljax.runs import run
 from rljax.system.hardware import provenance
-from scripts.results.shared import over_seeds
 from scripts.studies import shared
 
 
@@ -64,19 +62,14 @@ def trained(task: str, key: str, options: argparse.Namespace) -> Path:
     return shared.trained(out, options.steps, begin)
 
 
-def with_interval(returns: Sequence[float]) -> str:
-    """The returns of all seeds, and the interval of their mean if there are enough."""
-    _, *bounds = mean_interval(returns)
-    bounds = [f"{x:,.0f}" for x in bounds]
-    return over_seeds(returns) + (f" [{', '.join(bounds)}]" if bounds else "")
-
-
 def table(study: Mapping[str, Any]) -> str:
     """The results as Markdown."""
     lines = ["| return [95 % interval] | " + " | ".join(study["tasks"]) + " |"]
     lines.append("|---|" + "---|" * len(study["tasks"]))
     for key in study["variants"]:
-        returns = [with_interval(cells[key]["last"]) for cells in study["tasks"].values()]
+        returns = [
+            shared.seeds_with_interval(cells[key]["last"]) for cells in study["tasks"].values()
+        ]
         lines.append(f"| {VARIANTS[key].name} | " + " | ".join(returns) + " |")
     return "\n".join(lines) + "\n"
 

@@ -20,8 +20,16 @@ from scripts.updates.goals.compare_crl_online import SMALL
 CASE = {"depth": 3, "skip": 1}
 
 
-class Encoder(nn.Module):
+def hidden(module: Any, x: Any) -> Any:
     """Layers, of which each but the first is added to what went into it."""
+    for i in range(module.network_depth):
+        y = nn.swish(nn.Dense(module.network_width)(x))
+        x = x + y if i else y
+    return x
+
+
+class Encoder(nn.Module):
+    """Hidden layers and an output."""
 
     repr_dim: int = 8
     network_width: int = 16
@@ -31,9 +39,7 @@ class Encoder(nn.Module):
 
     @nn.compact
     def __call__(self, x: Any) -> Any:
-        for i in range(self.network_depth):
-            y = nn.swish(nn.Dense(self.network_width)(x))
-            x = x + y if i else y
+        x = hidden(self, x)
         return nn.Dense(self.repr_dim)(x)
 
 
@@ -48,9 +54,7 @@ class Actor(nn.Module):
 
     @nn.compact
     def __call__(self, x: Any) -> Any:
-        for i in range(self.network_depth):
-            y = nn.swish(nn.Dense(self.network_width)(x))
-            x = x + y if i else y
+        x = hidden(self, x)
         mean, u = nn.Dense(self.action_size)(x), nn.Dense(self.action_size)(x)
         return mean, -5.0 + 3.5 * (jnp.tanh(u) + 1.0)
 

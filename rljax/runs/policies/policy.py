@@ -209,8 +209,9 @@ class Policy:
         if not fits or len(axes) > 1 or any(len(leading) > 1 for leading in axes):
             return None
         (leading,) = axes
-        zeros = {x.name: np.zeros((*leading, *x.shape)) for x in self.spec.parts}
-        return {x.name: (zeros | arrays)[x.name].astype(x.dtype) for x in self.spec.parts}
+        missing = [part for part in self.spec.parts if part.name not in arrays]
+        arrays |= {part.name: np.zeros((*leading, *part.shape)) for part in missing}
+        return {part.name: arrays[part.name].astype(part.dtype) for part in self.spec.parts}
 
     def _translated(self, observation: Any, step: Any, mask: Any) -> Any:
         from rljax.envs.host.spaces import CORRECT
