@@ -13,8 +13,8 @@ e ~ clip(N(0, exploration_noise^2), +-target_noise_clip)
   mu'     <- (1 - rho) mu' + rho mu
 
 Acts by clip(b + residual_scale mu(s, b) + noise, -1, 1), where mu is 0 at first;
-before the first update by b + U(+-warmup_noise). With `--data`, half of each
-batch is of demonstrations, and n is 1.
+before the first update by b + U(+-warmup_noise). Where beta remembers, b and b'
+are stored. With `--data`, half of each batch is of demonstrations, and n is 1.
 
 Departs from the paper: states, not pictures, and a larger actor_lr.
 
@@ -97,9 +97,15 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def check_base(base: Base | None, config: Config) -> None:
-    """Raise `ValueError` without a base that acts on single observations."""
+    """Raise `ValueError` without a base."""
     del config
-    agent.require_acting("resfit", base)
+    agent.require_base("resfit", base)
+
+
+def base_acts(config: Config) -> bool:
+    """A base that remembers acts before the agent."""
+    del config
+    return True
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -146,8 +152,10 @@ def value(state: State, observation: Array, action: Array, config: Config) -> Ar
     return state.critic(observation, action).mean(axis=0)
 
 
-def based(state: State, observation: Array, key: Array) -> Array:
-    """beta(s) [..., A] for observations [..., O]; 0 without a base."""
+def based(state: State, observation: Array, key: Array, stored: Array | None = None) -> Array:
+    """beta(s) [..., A] for observations [..., O], `stored` ones, or 0 without a base."""
+    if stored is not None:
+        return stored
     if state.base is None:
         spec = state.spec
         return jnp.zeros((*spec.leading(observation), spec.action_size))
@@ -169,7 +177,8 @@ def critic_loss(
     smoothing = config.exploration_noise * jax.random.normal(key_noise, batch.action.shape)
     smoothing = jnp.clip(smoothing, -config.target_noise_clip, config.target_noise_clip)
     following = batch.next_observation
-    next_action = based(state, following, key_base)
+    stored = batch.extras.get(agent.NEXT_BASE_ACTION)
+    next_action = based(state, following, key_base, stored)
     correction = residual(state.target_actor, following, next_action, config) + smoothing
     next_action = jnp.clip(next_action + correction, -1.0, 1.0)
     next_q = state.target_critic(following, next_action)  # [C, B]
@@ -186,7 +195,8 @@ def actor_loss(
     actor: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
     """Minus the critics' mean value."""
-    action = based(state, batch.observation, key)
+    stored = batch.extras.get(agent.BASE_ACTION)
+    action = based(state, batch.observation, key, stored)
     correction = residual(actor, batch.observation, action, config)
     q = state.critic(batch.observation, jnp.clip(action + correction, -1.0, 1.0))
     loss = -q.mean()

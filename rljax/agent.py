@@ -21,7 +21,9 @@ from flax import struct
 from rljax.requirements import (
     check_types,
     require_above,
+    require_acting,
     require_at_least,
+    require_base,
     require_below,
     require_continuous,
     require_discrete,
@@ -43,7 +45,10 @@ Metrics = dict[str, Any]  # values are scalars [] or `Weighted`
 Loss = tuple[Array, Metrics]  # a scalar [] to be minimised
 T = TypeVar("T")
 
-MEMORY = "memory"  # before the action, in the `extras` of stored transitions
+# In the `extras` of stored transitions: the memory before the action; what a base that remembers
+# does there and in the next state, see `base_acts`.
+MEMORY = "memory"
+BASE_ACTION, NEXT_BASE_ACTION = "base_action", "next_base_action"
 
 
 class Transition(struct.PyTreeNode):
@@ -131,6 +136,9 @@ class Agent(Protocol):
       the agent acts or learns, and takes it away again where it is None.
     - `check_base(base, config)` raises `ValueError` for what cannot be its base, which is None
       without `--base`; without this part, a base acts on single observations.
+    - `base_acts(config) -> bool`: whether a base that remembers acts at each step before the agent,
+      with a memory of its own. Stored transitions then have `extras["base_action"]`, and
+      `extras["next_base_action"]` for the next observation, [..., A].
     - `acting(config) -> Acting`: what `rljax eval RUN --config.X VALUE` may change.
     - `schedule(config, steps) -> Config` turns shares of the run into steps. `steps` is the run's
       length: environment steps of each learner, or updates from a data set.
@@ -200,9 +208,27 @@ def same_fields(config: Any, names: Iterable[str]) -> dict[str, Any]:
     return {name: getattr(config, name) for name in names if hasattr(config, name)}
 
 
-def first_memory(agent: Any, spec: EnvSpec, config: Any, *leading: int) -> Any:
-    """Memories where episodes begin, with these leading axes; None where the agent has none."""
+class Memories(struct.PyTreeNode):
+    """The memory of an agent whose base acts before it."""
+
+    agent: Any  # [..., M...], or None
+    base: Any  # [..., M...]
+
+
+def base_acts(agent: Any, base: Base | None, config: Any) -> bool:
+    """Whether this base acts at each step before the agent, with a memory of its own."""
+    if base is None or not base.remembers:
+        return False
+    return hasattr(agent, "base_acts") and agent.base_acts(config)
+
+
+def first_memory(
+    agent: Any, spec: EnvSpec, config: Any, *leading: int, base: Base | None = None
+) -> Any:
+    """Memories where episodes begin, with these leading axes; None where nothing is remembered."""
     memory = agent.remember(spec, config) if hasattr(agent, "remember") else None
+    if base_acts(agent, base, config):
+        memory = Memories(memory, base.first_memory())  # pyright: ignore[reportOptionalMemberAccess]
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (*leading, *jnp.shape(x))), memory)
 
 
@@ -219,6 +245,41 @@ def act(
     if hasattr(agent, "remember"):
         return agent.act(state, observation, key, config, explore, memory)
     return *agent.act(state, observation, key, config, explore), None
+
+
+def act_beside(
+    agent: Any,
+    state: Any,
+    base: Base | None,
+    observation: tuple[Any, Any],
+    key: Array,
+    config: Any,
+    explore: bool,
+    memory: Any = None,
+    own_act: Callable[..., tuple[Array, dict, Any]] = act,
+) -> tuple[Array, dict, Any]:
+    """The `own_act` of an agent beside its base, if any, which acts first where it remembers.
+
+    `observation` is a pair: the environment's, and as the agent sees it.
+    """
+    seen, others = observation[1], (config, explore)
+    if base is None:
+        return own_act(agent, state, seen, key, *others, memory)
+    if not base_acts(agent, base, config):
+        return own_act(agent, agent.use_base(state, base, config), seen, key, *others, memory)
+    key_own, key_base = jax.random.split(key)
+    base_action, after = base.play(observation[0], key_base, memory.base)
+    state = agent.use_base(state, base.replace(action=base_action), config)
+    action, extras, own = own_act(agent, state, seen, key_own, *others, memory.agent)
+    return action, {**extras, BASE_ACTION: base_action}, Memories(own, after)
+
+
+def next_base_action(base: Base, observation: Any, key: Array, memory: Memories) -> Array:
+    """What a base that acts before its agent does next: at the next step's observations, with its
+    `key` and the `memory` before it, as `act_beside` has it.
+    """
+    _, key_base = jax.random.split(key)
+    return base.play(observation, key_base, memory.base)[0]
 
 
 def choose(first: Array, fresh: Any, memory: Any) -> Any:
@@ -273,37 +334,34 @@ class Base(struct.PyTreeNode):
     statistics: Any  # of its observations
     base: Any = None  # the Base beside which it learnt itself, if any
     remembers: bool = struct.field(pytree_node=False, default=False)  # it acts by more than now
+    action: Any = None  # [..., A]: what it does now, where it has acted before the agent
 
     def act(self, observation: Array, key: Array, explore: bool = False) -> Array:
         """Actions [..., A] for the environment's observations [..., O...]."""
-        state, observation = self._seeing(observation)
-        return act(self.agent, state, observation, key, self.config, explore)[0]
+        if self.action is not None:
+            return self.action
+        return self.play(observation, key, None, explore)[0]
+
+    def play(
+        self, observation: Array, key: Array, memory: Any, explore: bool = False
+    ) -> tuple[Array, Any]:
+        """Actions [..., A], and the next memory, for observations [..., O...] and its memory."""
+        observed = (observation, self.inputs(self.statistics, observation))
+        own = (self.agent, self.state, self.base, observed, key, self.config, explore, memory)
+        action, _, memory = act_beside(*own)
+        return action, memory
+
+    def first_memory(self) -> Any:
+        """Its memory of one environment where an episode begins."""
+        return first_memory(self.agent, self.spec, self.config, base=self.base)
 
     def decode(self, observation: Array, noise: Array) -> Array:
         """The actions [..., A] that a generative policy makes of its noise [..., A]."""
-        state, observation = self._seeing(observation)
-        return self.agent.decode(state, observation, noise, self.config)
-
-    def _seeing(self, observation: Array) -> tuple[Any, Any]:
-        """Its State beside its own base, and observations as it sees them."""
         state = self.state
         if self.base is not None:
             state = self.agent.use_base(state, self.base, self.config)
-        return state, self.inputs(self.statistics, observation)
-
-
-def require_acting(name: str, base: Base | None) -> None:
-    """Raise `ValueError` without a base whose actions depend on single observations."""
-    if base is None:
-        raise ValueError(
-            f"agent '{name}' begins with another run's policy: give --base RUN, or a policy as "
-            "--base FILE.py:FUNCTION or --base FILE.onnx."
-        )
-    if base.remembers:
-        raise ValueError(
-            f"the policy of --base remembers, and agent '{name}' needs one that acts on single "
-            "observations."
-        )
+        observation = self.inputs(self.statistics, observation)
+        return self.agent.decode(state, observation, noise, self.config)
 
 
 def require_decoder(name: str, base: Base | None, chunk_length: int = 1) -> None:

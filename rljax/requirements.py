@@ -254,6 +254,25 @@ def require_unmixed(name: str, spec: EnvSpec) -> None:
         )
 
 
+def require_base(name: str, base: Any) -> None:
+    """There is a base."""
+    if base is None:
+        raise ValueError(
+            f"agent '{name}' begins with another run's policy: give --base RUN, or a policy as "
+            "--base FILE.py:FUNCTION or --base FILE.onnx."
+        )
+
+
+def require_acting(name: str, base: Any) -> None:
+    """There is a base, and it acts on single observations."""
+    require_base(name, base)
+    if base.remembers:
+        raise ValueError(
+            f"the policy of --base remembers, and agent '{name}' needs one that acts on single "
+            "observations."
+        )
+
+
 def _single(value: float) -> np.float32:
     with np.errstate(over="ignore", under="ignore"):
         return np.float32(value)

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import Array, Transition, config
+from rljax.agent import NEXT_BASE_ACTION, Array, Transition, config
 from rljax.buffers.rows import rows_of, trajectory_begins, trajectory_ends, without
 from rljax.buffers.storage.ring import ReplayBuffer, later_rows
 from rljax.requirements import Count
 
 LAST = "last_row"  # in extras: the last row [N] of each row's trajectory
 REWARDS = "rewards"  # in extras of chunks: [..., h]
+OF_NEXT = (NEXT_BASE_ACTION,)  # in extras: those that belong to the next observation
 VALID = "valid"  # in extras of chunks, [..., h] bool: whether a step belongs to the row's episode
 
 
@@ -143,11 +144,13 @@ def _over_ring(ring: ReplayBuffer, rows: Array, window: Window) -> Transition:
 
 
 def _over(batch: Transition, data: Transition, window: Window, next_observation: Any) -> Transition:
+    following = {name: data.extras[name][window.last] for name in OF_NEXT if name in data.extras}
+    rewards = {REWARDS: data.reward[window.row], VALID: window.valid}
     return batch.replace(
         terminated=data.terminated[window.last],
         truncated=data.truncated[window.last],
         next_observation=next_observation,
-        extras={**batch.extras, REWARDS: data.reward[window.row], VALID: window.valid},
+        extras={**batch.extras, **following, **rewards},
     )
 
 

@@ -25,7 +25,7 @@ def of_action(agent: Agent, state: Any, spec: EnvSpec, config: Any) -> dict[str,
     """
 
     def action_of(state: Any, observation: Any, key: Any, config: Any) -> Any:
-        memory = first_memory(agent, spec, config, BATCH)
+        memory = first_memory(agent, spec, config, BATCH, base=state.base)
         return agent_state.act(
             agent, state, observation, key, config, explore=False, memory=memory
         )[0]

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from flax import struct
 
-from rljax.agent import Array, Base, EnvSpec, Metrics, Step, Transition, choose
+from rljax.agent import Array, Base, EnvSpec, Metrics, Step, Transition, act_beside, choose
 from rljax.learning import returns
 from rljax.networks.inputs import Raw
 from rljax.networks.optimisation.trained import Trained, parameters_of
@@ -76,7 +76,16 @@ def act(
     memory: Any = None,
 ) -> tuple[Array, dict, Any]:
     """`action`, `extras` and the next memory for observations [..., O...]."""
-    arguments = (_beside_base(agent, state, config), state.see(observation), key, config, explore)
+    observed = (observation, state.see(observation))
+    arguments = (observed, key, config, explore, memory)
+    return act_beside(agent, state.state, state.base, *arguments, _own_act)
+
+
+def _own_act(
+    agent: Any, state: Any, observation: Any, key: Array, config: Any, explore: bool, memory: Any
+) -> tuple[Array, dict, Any]:
+    """The `act` of any agent, with the errors of `returns`."""
+    arguments = (state, observation, key, config, explore)
     if hasattr(agent, "remember"):
         returned = agent.act(*arguments, memory)
         return returns.require_parts(agent, "act", returned, "action", "extras", "memory")

@@ -160,6 +160,14 @@ class HeldActions:
             "lasted": jnp.zeros((), jnp.int32),
         }
 
+    def use_base(self, state: Any, base: Any, config: Any) -> Any:
+        """The agent's."""
+        return self.agent.use_base(state, base, config)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def base_acts(self, config: Any) -> bool:
+        """The agent's."""
+        return hasattr(self.agent, "base_acts") and self.agent.base_acts(config)  # pyright: ignore[reportAttributeAccessIssue]
+
     def act(
         self, state: Any, observation: Any, key: Array, config: Any, explore: bool, memory: Any
     ) -> Any:
@@ -210,7 +218,8 @@ class HostedEvaluator:
         keys = keys_of(seeds[:: rows[1]])
         decide = shared(self.policy, (state, config)).act
         generators = [np.random.default_rng(seed) for seed in seeds[:: rows[1]]]
-        memory = first_memory(self.policy.agent.module, self.spec, config, *rows)
+        module = self.policy.agent.module
+        memory = first_memory(module, self.spec, config, *rows, base=state.base)
         observation = self.hosted.reset(seeds)
         done = np.zeros(number, np.bool_)
         returns, lengths = np.zeros(number), np.zeros(number, np.int64)
@@ -310,7 +319,7 @@ class EpisodeProgram:
         sums = dict.fromkeys(signals.names(spec.signals), zeros)
         success, at_bounds = zeros if reports else None, zeros if spec.numbers else None
         results = (zeros, jnp.zeros(number, jnp.int32), success, sums, zeros, at_bounds)
-        memory = first_memory(self.agent.module, spec, config, *rows)
+        memory = first_memory(self.agent.module, spec, config, *rows, base=state.base)
         done, limit = jnp.zeros(number, jnp.bool_), spec.max_episode_steps or LIMIT
         *_, done, results, _ = jax.lax.while_loop(
             lambda carry: ~carry[3].all() & (carry[0] < limit),

@@ -17,15 +17,18 @@ from flax import struct
 
 from rljax.agent import (
     MEMORY,
+    NEXT_BASE_ACTION,
     Agent,
     Array,
     Base,
     EnvSpec,
     Step,
     Transition,
+    base_acts,
     choose,
     first_memory,
     mask_of,
+    next_base_action,
 )
 from rljax.buffers import Experience
 from rljax.buffers.prioritised import Pending
@@ -33,27 +36,9 @@ from rljax.buffers.stream import TRANSITION
 from rljax.learning import agent_state, returns
 from rljax.learning.agent_state import AgentState
 from rljax.learning.programs import Contents
-from rljax.learning.tally import Tally, add_to_tally, empty_tally
+from rljax.learning.tally import Tally, add_to_tally, counted, empty_tally, environment_steps
 from rljax.networks import distributions
 from rljax.networks.inputs import Raw
-
-LARGEST = 2**31 - 1  # of int32
-CYCLE = 2**30  # a counter that would pass LARGEST goes back by this
-
-
-def counted(counter: Any, by: Any = 1) -> Any:
-    """`counter` + `by` for a non-negative int32 or int, with `by` at most 2^30.
-
-    Beyond 2^31 - 1 a counter goes back by 2^30. Comparisons with numbers up to 2^30 still hold;
-    random keys repeat.
-    """
-    return counter - CYCLE * (counter > LARGEST - by) + by
-
-
-def environment_steps(steps: Any, num_envs: int) -> Any:
-    """Each learner's environment steps after `steps` of each environment; at most 2^31 - 1."""
-    most = LARGEST // num_envs
-    return (min(steps, most) if isinstance(steps, int) else jnp.minimum(steps, most)) * num_envs
 
 
 def per_learner(rows: Any, size: tuple[int, int]) -> Any:
@@ -224,8 +209,11 @@ class Learner:
         return state.replace(agent=prepare(state.agent, data, hyper.config, hyper.base))
 
     def remembers(self, hyper: Hyperparameters) -> bool:
-        """Whether these agents remember earlier observations."""
-        return jax.eval_shape(lambda: first_memory(self.agent, self.spec, hyper.config)) is not None
+        """Whether these agents, or bases that act before them, remember earlier observations."""
+        return jax.eval_shape(lambda: self._first_memory(hyper)) is not None
+
+    def _first_memory(self, hyper: Hyperparameters, *leading: int) -> Any:
+        return first_memory(self.agent, self.spec, hyper.config, *leading, base=hyper.base)
 
     def recall(self, extras: Any, first: Any, hyper: Hyperparameters) -> Any:
         """The memories [P, E, ...] to act with; None where the agent remembers nothing.
@@ -233,7 +221,7 @@ class Learner:
         `extras` are the last action's, None before the first. `first` [P, E] marks environments
         that begin an episode.
         """
-        fresh = first_memory(self.agent, self.spec, hyper.config, *first.shape)
+        fresh = self._first_memory(hyper, *first.shape)
         if fresh is None or extras is None:
             return fresh
         return choose(first, fresh, extras[MEMORY]["after"])
@@ -268,6 +256,16 @@ class Learner:
             return explore()
         steps = environment_steps(state.steps, experience.num_envs)
         return jax.lax.cond(steps < experience.random_steps, warm_up, explore)
+
+    def with_next(
+        self, extras: Any, next_observation: Any, key_act: Array, steps: Any, hyper: Hyperparameters
+    ) -> Any:
+        """The `extras` of an action after `steps` [] steps, with the base's next action, if any."""
+        if not base_acts(self.agent, hyper.base, hyper.config):
+            return extras
+        keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(key_act, counted(steps))
+        after = (hyper.base, next_observation, keys, extras[MEMORY]["after"])
+        return {**extras, NEXT_BASE_ACTION: self.over_learners(next_base_action)(*after)}
 
     def observe(
         self, state: LearnerState, transition: Transition, experience: Experience
@@ -425,7 +423,7 @@ class Learner:
         """The shapes of what is stored at each step, [P, E, ...]."""
         rows = (self.num_learners, hyper.experience.num_envs)
         observation = step.observation
-        memory = jax.eval_shape(lambda: first_memory(self.agent, self.spec, hyper.config, *rows))
+        memory = jax.eval_shape(lambda: self._first_memory(hyper, *rows))
         agent = fresh_agent.replace(base=hyper.base)
         action, extras, after = jax.eval_shape(
             self._explore, agent, observation, keys, hyper.config, memory
@@ -433,6 +431,8 @@ class Learner:
         returns.require_action(self.agent, self.spec, action, extras, rows)
         returns.require_memory(self.agent, memory, after)
         extras = _with_memory(extras, memory, memory)
+        zero = jnp.zeros((), jnp.int32)
+        extras = jax.eval_shape(self.with_next, extras, observation, keys, zero, hyper)
         return jax.eval_shape(hyper.experience.transition, observation, action, extras, step)
 
 

@@ -1,4 +1,4 @@
-"""The tally of metrics."""
+"""The tally of metrics, and counters of steps and updates."""
 
 from __future__ import annotations
 
@@ -9,6 +9,24 @@ import jax.numpy as jnp
 from flax import struct
 
 from rljax.agent import Array, Weighted
+
+LARGEST = 2**31 - 1  # of int32
+CYCLE = 2**30  # a counter that would pass LARGEST goes back by this
+
+
+def counted(counter: Any, by: Any = 1) -> Any:
+    """`counter` + `by` for a non-negative int32 or int, with `by` at most 2^30.
+
+    Beyond 2^31 - 1 a counter goes back by 2^30. Comparisons with numbers up to 2^30 still hold;
+    random keys repeat.
+    """
+    return counter - CYCLE * (counter > LARGEST - by) + by
+
+
+def environment_steps(steps: Any, num_envs: int) -> Any:
+    """Each learner's environment steps after `steps` of each environment; at most 2^31 - 1."""
+    most = LARGEST // num_envs
+    return (min(steps, most) if isinstance(steps, int) else jnp.minimum(steps, most)) * num_envs
 
 
 class Tally(struct.PyTreeNode):

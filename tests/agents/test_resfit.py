@@ -158,6 +158,18 @@ def test_updates_equal_the_authors() -> None:
     assert trees.equal(state.base.state, base().state)
 
 
+def test_updates_take_the_stored_actions_of_a_base_that_remembers() -> None:
+    batch, update = reference.transitions(), jax.jit(resfit.update)
+    act = lambda observation: td3.act(base().state, observation, KEY, OF_BASE, False)[0]  # noqa: E731
+    stored = {"base_action": act(batch.observation)}
+    stored["next_base_action"] = act(batch.next_observation)
+    state = beside_base(CONFIG)
+    expected, _ = update(state, batch, KEY, 0, CONFIG)
+    remembering = state.replace(base=base().replace(remembers=True, state=None))
+    after, _ = update(remembering, batch.replace(extras=stored), KEY, 0, CONFIG)
+    trees.assert_close(after.replace(base=None), expected.replace(base=None))
+
+
 def test_plays_the_base_at_first_and_within_its_bounds() -> None:
     state, observation = beside_base(CONFIG), jnp.asarray(reference.observed())
     orthogonal = dataclasses.replace(CONFIG, initialisation="orthogonal")
@@ -203,3 +215,26 @@ def test_corrects_a_run_with_and_without_data(tmp_path: Path) -> None:
     parts.resumed(beside, 100, 200, tmp_path / "beside")
     with pytest.raises(ValueError, match="'resfit' begins with another run's policy: give --base"):
         small_runs.train("resfit", "rljax/Pendulum", 100, tmp_path / "none", config=config)
+
+
+@pytest.mark.learn
+def test_corrects_a_base_that_plays_chunks(tmp_path: Path) -> None:
+    """It resumes exactly, also from a checkpoint inside a chunk; data without the base's actions
+    are refused, and so is this base by agents that need one without memory.
+    """
+    data = str(test_run_offline.written(tmp_path / "data.npz"))
+    chunks = {"hidden": (16,), "num_critics": 2, "chunk_length": 3, "batch_size": 16}
+    base = small_runs.train("qc", "rljax/Pendulum", 60, tmp_path / "base", chunks, data=data)
+    config = {**SMALL, "warmup_steps": 32, "critic_updates": 8, "n_step": 2}
+    train = functools.partial(
+        small_runs.train, "resfit", "rljax/Pendulum", config=config, base=str(base)
+    )
+    out, _ = parts.resumed(train, 100, 200, tmp_path)
+    policy = rljax.load(out)
+    assert policy(np.zeros(3), step=0).shape == (1,)
+    with pytest.raises(ValueError, match="this policy remembers the episode"):
+        policy(np.zeros(3))
+    with pytest.raises(ValueError, match=r"remembers, and '.*data\.npz' does not have its actions"):
+        train(200, tmp_path / "mixed", data=data)
+    with pytest.raises(ValueError, match="'fqe' needs one that acts on single observations"):
+        small_runs.train("fqe", "none", 100, tmp_path / "fqe", data=data, base=str(base))

@@ -191,10 +191,11 @@ def driven(
     iterations: int,
     module: Any = None,
     environment: Any = None,
+    base: Any = None,
     **changes: Any,
 ) -> CompiledDriver:
     environment = AutoReset(environment or Counter())
-    learner = Learner(module or Fake(), environment.spec, len(seeds))
+    learner = Learner(module or Fake(), environment.spec, len(seeds), base=base)
     driver = CompiledDriver(learner, environment, settings(len(seeds), **changes))
     driver.start(seeds)
     driver.advance(iterations)

@@ -14,11 +14,11 @@ from rljax import envs
 from rljax.agent import Array, EnvSpec, Transition, Weighted
 from rljax.buffers import Draw, NStep
 from rljax.buffers.experience import declaration
-from rljax.learning import configuration, learner, registry
+from rljax.learning import configuration, registry
 from rljax.learning.drivers.compiled import CompiledDriver
 from rljax.learning.drivers.driver import report
 from rljax.learning.learner import Learner
-from rljax.learning.tally import add_to_tally, empty_tally
+from rljax.learning.tally import LARGEST, add_to_tally, counted, empty_tally, environment_steps
 from tests.helpers.counting import (
     UPDATES,
     Counter,
@@ -158,7 +158,7 @@ def test_stored_is_what_happened() -> None:
 
 # Counters near 2^31.
 
-EDGE = learner.LARGEST
+EDGE = LARGEST
 
 
 @pytest.mark.parametrize("as_type", [int, jnp.int32])
@@ -166,12 +166,12 @@ def test_counters_neither_overflow_nor_become_small_again(as_type: Any) -> None:
     counter = as_type(EDGE - 2)
     seen = []
     for by in (1, 1, 1, 5, 2**30):
-        counter = learner.counted(counter, by)
+        counter = counted(counter, by)
         seen.append(int(counter))
     assert seen == [EDGE - 1, EDGE, 2**30, 2**30 + 5, 2**30 + 5]
-    assert int(learner.counted(as_type(0), 3)) == 3
+    assert int(counted(as_type(0), 3)) == 3
     for steps, num_envs, number in ((3, 50, 150), (2**25, 64, EDGE // 64 * 64), (EDGE, 1, EDGE)):
-        assert int(learner.environment_steps(as_type(steps), num_envs)) == number
+        assert int(environment_steps(as_type(steps), num_envs)) == number
 
 
 @pytest.mark.slow

@@ -72,7 +72,7 @@ class ChunkReport:
     metrics: dict[str, np.ndarray]  # [P] means; NaN where there was no value
     # [P] the first update that is not finite; -1 for none
     first_bad: dict[str, np.ndarray]
-    updates: int  # of each learner so far, see `rljax.learning.learner.counted`
+    updates: int  # of each learner so far, see `rljax.learning.tally.counted`
 
 
 def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> ChunkReport:

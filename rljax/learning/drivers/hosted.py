@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import Array, Step, Transition
+from rljax.agent import Array, Step, Transition, base_acts
 from rljax.buffers import Experience
 from rljax.distributed.devices import Spread
 from rljax.envs.host.hosted import Hosted
@@ -35,12 +35,12 @@ from rljax.learning.learner import (
     Learner,
     LearnerState,
     before,
-    counted,
     flat,
     per_learner,
     without_observations,
 )
 from rljax.learning.programs import compiled, shared
+from rljax.learning.tally import counted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +84,11 @@ class Calls:
         """The memories to act with, after an action with these extras."""
         return self.learner.recall(extras, first, hyper)
 
+    @compiled()
+    def with_next(self, extras: Any, *of_step: Any) -> Any:
+        """See `Learner.with_next`."""
+        return self.learner.with_next(extras, *of_step)
+
     @compiled(donate_argnums=0)
     def learn(
         self, learnt: Any, storage: Any, hyper: Hyperparameters, data: Transition | None
@@ -112,6 +117,7 @@ class HostedDriver(Driver):
         self.hosted.tolerant = learner.num_learners > 1
         self.calls = shared(Calls(learner, self.spread), self.hyper)
         self.remembers = learner.remembers(self.hyper)
+        self.base_acts = base_acts(learner.agent, self.hyper.base, self.hyper.config)
 
     def start(self, seeds: Sequence[int], learnt: Learnt = None) -> None:
         self.data = self.spread.everywhere(self.data)
@@ -153,7 +159,7 @@ class HostedDriver(Driver):
         for _ in range(experience.num_steps):
             step = self._per_learner(self.hosted.step(flat(np.asarray(self.action))))
             sent = step.replace(observation=None, episode_return=None, episode_signals={})
-            happened = (self.observation, self.action, self.extras, sent)
+            happened = (self.observation, self.action, self._extras(step), sent)
             self.storage, pending = self.calls.store(
                 self.storage, self.learnt.pending, experience, *happened
             )
@@ -167,6 +173,13 @@ class HostedDriver(Driver):
                 self.episodes["count"] += first.sum(axis=1)
                 self._review(step)
             self._act_on(step.observation, first)
+
+    def _extras(self, step: Step) -> Any:
+        """The extras of the action before this step."""
+        if not self.base_acts:
+            return self.extras
+        next_step = (step.next_observation, self.learnt.key_act, np.int32(self.steps))
+        return self.calls.with_next(self.extras, *next_step, self.hyper)
 
     def _review(self, step: Step) -> None:
         if self.learner.reviews:

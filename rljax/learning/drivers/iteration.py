@@ -23,11 +23,11 @@ from rljax.learning.learner import (
     Learner,
     LearnerState,
     before,
-    counted,
     flat,
     per_learner,
 )
 from rljax.learning.programs import compiled, shared
+from rljax.learning.tally import counted
 
 
 class Carry(struct.PyTreeNode):
@@ -196,7 +196,10 @@ class CompiledLoop:
         if self.learner.reviews:
             time = counted(after.learners.steps)
             after = after.replace(learners=self.learner.review(after.learners, step, time, hyper))
-        of_step = (carry.observation, carry.action, carry.extras, step)
+        learners = carry.learners
+        next_step = (step.next_observation, learners.key_act, learners.steps)
+        extras = self.learner.with_next(carry.extras, *next_step, hyper)
+        of_step = (carry.observation, carry.action, extras, step)
         return after, hyper.experience.transition(*of_step)
 
     def _act(self, carry: Carry, hyper: Hyperparameters) -> Carry:

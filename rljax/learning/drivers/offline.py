@@ -18,8 +18,9 @@ from rljax.agent import Array, Transition
 from rljax.buffers import Dataset
 from rljax.distributed.devices import Spread
 from rljax.learning.drivers.driver import Driver, Learnt, continued, key_shapes, keys_of
-from rljax.learning.learner import Hyperparameters, Learner, LearnerState, counted
+from rljax.learning.learner import Hyperparameters, Learner, LearnerState
 from rljax.learning.programs import compiled, shared
+from rljax.learning.tally import counted
 
 GROUP = 64  # most iterations whose batches are sent together
 GROUP_BYTES = 1 << 28  # of a group's batches: pictures are large

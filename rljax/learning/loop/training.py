@@ -17,12 +17,12 @@ from rljax.envs.environment import EnvironmentFailed
 from rljax.learning import configuration, population, schedules
 from rljax.learning.drivers.driver import ChunkReport, Driver
 from rljax.learning.evaluation import LIMIT, Episodes, evaluate
-from rljax.learning.learner import CYCLE
 from rljax.learning.loop import episode_warnings
 from rljax.learning.loop.divergence import freeze_diverged
 from rljax.learning.loop.observations import drift, snapshots
 from rljax.learning.plan import Experiment, memory, plan, refusals, require_same_spaces, round_up
 from rljax.learning.settings import Settings, check_settings
+from rljax.learning.tally import CYCLE
 from rljax.networks import heads
 from rljax.system import hardware, runtime
 

@@ -61,6 +61,11 @@ def require_base(experiment: Experiment, base: Base | None, spec: EnvSpec) -> No
             f"--base {settings.base} has a policy for each learner, and the schedule copies "
             "learners: name a run of one learner."
         )
+    if contract.base_acts(module, base, experiment.config) and experiment.dataset is not None:
+        raise ValueError(
+            f"the policy of --base remembers, and '{experiment.dataset.name}' does not have its "
+            "actions: leave out --data, or name a base that acts on single observations."
+        )
     if hasattr(module, "check_base"):
         module.check_base(base, experiment.config)
     elif base is not None:

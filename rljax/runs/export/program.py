@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax import __version__
-from rljax.agent import choose, first_memory, unseen
+from rljax.agent import choose, unseen
 from rljax.envs.timed import share_of_time
 from rljax.learning import agent_state
 from rljax.runs.export import draws, translation
@@ -41,7 +41,7 @@ class Program:
         self.spec, self.spaces = policies.spec, policies.spaces
         learnt = jax.tree.map(lambda x: x[learner], (policies.state, policies.config))
         self._learnt = learnt
-        memory = first_memory(policies.module, self.spec, learnt[1]) if policies.remembers else None
+        memory = policies.first_memory() if policies.remembers else None
         memories, self._structure = jax.tree.flatten(jax.tree.map(jnp.asarray, memory))
         without = unseen(learnt[1])
         self._observations = translation.observations(self.spec, self.spaces, without)
@@ -172,7 +172,7 @@ class Program:
         if "first" in named:
             before = [named[f"memory_{i}"] for i in range(self._structure.num_leaves)]
             memory = self._structure.unflatten(before)
-            fresh = first_memory(policies.module, self.spec, config, number)
+            fresh = policies.first_memory(number)
             memory = choose(named["first"], fresh, memory)
         action, _, after = agent_state.act(
             policies.module, state, observation, key, config, False, memory

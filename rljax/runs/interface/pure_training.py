@@ -99,7 +99,8 @@ class TrainFunction:
         """
         config = jax.tree.map(lambda x: x[0], self._driver.hyper.config)
         if memory is None:
-            memory = first_memory(self.agent, self.spec, config, *self.spec.leading(observation))
+            leading = self.spec.leading(observation)
+            memory = first_memory(self.agent, self.spec, config, *leading, base=state.base)
         parts = (self.agent, state, observation, key, config, False, memory)
         action, _, memory = agent_state.act(*parts)
         return action, memory

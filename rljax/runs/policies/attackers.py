@@ -46,6 +46,11 @@ def load_attacker(folder: str | Path | Folder, learner: int = 0) -> Attacker:
     policies = loading.load_all(run_folder)
     settings = policies.settings
     policy.require_learner(settings, learner)
+    if policies.remembers:
+        raise ValueError(
+            f"the policy in '{run_folder.path}' remembers, and an attack on observations needs one "
+            "that acts on single observations: name another run."
+        )
     state, config = jax.tree.map(lambda x: x[learner], (policies.state, policies.config))
     note = {
         "run": run_folder.path.resolve().name,

@@ -62,15 +62,20 @@ class Policies:
         """The agent's declaration."""
         return self.module.experience(self.config)
 
+    def first_memory(self, *leading: int) -> Any:
+        """Memories where episodes begin; see `rljax.agent.first_memory`."""
+        named = (self.module, self.spec, self.config)
+        return first_memory(*named, *leading, base=self.state.base)
+
     @functools.cached_property
     def remembers(self) -> bool:
         """Whether actions depend on earlier observations."""
-        return not isinstance(first_memory(self.module, self.spec, self.config), Lasting | None)
+        return not isinstance(self.first_memory(), Lasting | None)
 
     @functools.cached_property
     def explores_in_time(self) -> bool:
         """Whether exploring actions, and they alone, depend on earlier ones."""
-        return isinstance(first_memory(self.module, self.spec, self.config), Lasting)
+        return isinstance(self.first_memory(), Lasting)
 
 
 class Policy:
@@ -152,8 +157,7 @@ class Policy:
                 "policy(observation, step=0), then step=1, and so on."
             )
         if leading not in self._fresh:
-            module = self._policies.module
-            self._fresh[leading] = first_memory(module, self.spec, self._config, *leading)
+            self._fresh[leading] = self._policies.first_memory(*leading)
         fresh = self._fresh[leading]
         first: Any = np.broadcast_to(np.asarray(step) == 0, leading)
         if first.all():

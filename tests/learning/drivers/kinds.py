@@ -21,14 +21,15 @@ def driven(
     module: Any = None,
     hosted: Any = None,
     limit: int = 10**6,
+    base: Any = None,
     **changes: Any,
 ) -> Any:
     """A driver after some iterations in `hosted`, or in counters with episodes of `limit` steps."""
     if kind == "compiled":
         environment = counting.Counter(limit)
-        return counting.driven(seeds, iterations, module, environment, **changes)
+        return counting.driven(seeds, iterations, module, environment, base, **changes)
     hosted = hosted or counting.HostedCounter(limit)
-    learner = Learner(module or counting.Fake(), hosted.spec, len(seeds))
+    learner = Learner(module or counting.Fake(), hosted.spec, len(seeds), base=base)
     driver = ON_HOST[kind](learner, hosted, counting.settings(len(seeds), **changes))
     driver.start(seeds)
     driver.advance(iterations)
