@@ -232,16 +232,19 @@ def test_ways_from_a_cloned_flow(study, data, tmp_path, monkeypatch):
     monkeypatch.setattr(cloned_flow, "milliseconds", lambda out: 0.5)
     words = ("--data", data, "--env", "Pendulum-v1", "--clone-updates", 20, "--updates", 10)
     words = (*words, "--steps", 300, "--warmup", 10, "--eval-every", 10, "--hidden", 8)
+    words = (*words, "--longer", 2)
     written = study(cloned_flow, "pendulum", *words, "--seeds", 2)
     assert list(written["ways"]) == list(cloned_flow.WAYS)
     for key, way in written["ways"].items():
         first = 0 if cloned_flow.WAYS[key].data else 10
-        assert way["steps"] == list(range(first, 301, 10)), "of the environment"
+        times = 2 if key == "reinflow" else 1
+        expected = [times * step for step in range(first, 301, 10)]
+        assert way["steps"] == expected, "of the environment"
         assert way["final"] == [np.mean(returns[-3:]).round(1) for returns in way["returns"]]
     written["clone"]["return"] = 900.0
     written["ways"] = {"dsrl": written["ways"]["dsrl"] | {"final": [1000.0, 850.0]}}
     (row,) = [x for x in cloned_flow.table(written).splitlines() if x.startswith("| DSRL")]
-    assert row.startswith("| DSRL | 925 | +25 | "), "too few seeds for an interval"
+    assert row.startswith("| DSRL | 300 | 925 | +25 | "), "too few seeds for an interval"
 
 
 def test_agents_of_goals_in_mazes(study, data):

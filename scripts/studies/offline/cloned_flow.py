@@ -10,8 +10,8 @@ A flow imitates a data set and is cloned once. Each way begins with this flow:
   sac       SAC from scratch, for comparison
 
 EXPO and QC learn their critics from the data before the first step in the environment, and see the
-data in half of each batch after it. The others see no data. ReinFlow learns from rollouts, of which
-these are few: its authors have millions of steps.
+data in half of each batch after it. The others see no data. ReinFlow learns from rollouts, and has
+`--longer` times as many steps: its authors have millions.
 
   rljax train sac --env HalfCheetah-v5 --steps 30000 --out runs/sac
   rljax data record runs/sac medium.npz --steps 100000 --from exploring
@@ -50,6 +50,7 @@ class Way(NamedTuple):
     config: Mapping[str, Any]
     parts: tuple[str, ...] = ()  # that --from takes
     data: bool = False  # whether it learns from the data, too
+    longer: bool = False  # whether it has more steps than the others
     warms_up: bool = True  # whether it begins with steps without updates, if it has no data
 
 
@@ -100,6 +101,7 @@ WAYS = {
         "from",
         FLOW | {"num_steps": 125, "batch_size": 250},  # rollouts of 1,000 steps
         parts=("actor.flow=actor",),
+        longer=True,
         warms_up=False,
     ),
     "sac": Way("SAC from scratch", "sac", "", {}),
@@ -148,9 +150,10 @@ def improved(key: str, base: Path, options: argparse.Namespace) -> Path:
         begins = {"base": str(base)}
     elif way.begins == "from":
         begins = {"from_run": str(base), "from_parts": way.parts}
-    steps = options.steps
+    times = options.longer if way.longer else 1
+    online, steps = times * options.steps, times * options.steps
     if way.data:
-        begins |= {"data": options.data, "then_online": steps, "offline_share": 0.5}
+        begins |= {"data": options.data, "then_online": online, "offline_share": 0.5}
         steps = options.updates
     begin = functools.partial(
         run.train,
@@ -160,13 +163,13 @@ def improved(key: str, base: Path, options: argparse.Namespace) -> Path:
         seeds=options.seeds,
         config=config,
         out=out,
-        eval_every=options.eval_every,
+        eval_every=times * options.eval_every,
         eval_episodes=options.episodes,
-        checkpoint_every=options.eval_every,
+        checkpoint_every=times * options.eval_every,
         quiet=False,
         **begins,
     )
-    total = options.steps + (options.updates if way.data else 0)
+    total = online + (options.updates if way.data else 0)
     return shared.trained(out, total, begin, options.data if way.data else None, config)
 
 
@@ -209,12 +212,12 @@ def cloned(out: Path) -> dict[str, Any]:
 
 def table(study: Mapping[str, Any]) -> str:
     """The results as Markdown."""
-    base, steps = study["clone"], f"{study['steps']:,}"
+    base = study["clone"]
     lines = [
-        f"| way | return after {steps} steps, mean of the last 3 evaluations | gain over the clone "
+        "| way | steps | return, mean of the last 3 evaluations | gain over the clone "
         "| lowest evaluation, each seed | ms for an action | wall seconds |",
-        "|---|---|---|---|---|---|",
-        f"| the clone | {base['return']:,.0f} | | | {base['milliseconds']:.2f} | |",
+        "|---|---|---|---|---|---|---|",
+        f"| the clone | | {base['return']:,.0f} | | | {base['milliseconds']:.2f} | |",
     ]
     for key, way in study["ways"].items():
         final = shared.with_interval(comparison.mean_interval(way["final"]))
@@ -222,25 +225,26 @@ def table(study: Mapping[str, Any]) -> str:
         gained = shared.with_interval(comparison.mean_interval(gain), sign="+")
         lowest = ", ".join(f"{x:,.0f}" for x in way["lowest"])
         lines.append(
-            f"| {WAYS[key].name} | {final} | {gained} | {lowest} | {way['milliseconds']:.2f} | "
-            f"{way['wall_seconds']:,.0f} |"
+            f"| {WAYS[key].name} | {way['steps'][-1]:,} | {final} | {gained} | {lowest} | "
+            f"{way['milliseconds']:.2f} | {way['wall_seconds']:,.0f} |"
         )
     return "\n".join(lines) + "\n"
 
 
 def draw(study: Mapping[str, Any], path: Path) -> None:
-    """Draw each way's mean return over steps, with the range of its seeds."""
+    """Draw each way's mean return over the share of its steps, with the range of its seeds."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4), layout="constrained")
     axes = figure.subplots()
     for key, way in study["ways"].items():
-        returns = np.array(way["returns"])
-        axes.plot(way["steps"], returns.mean(axis=0), color=COLOURS[key], label=WAYS[key].name)
+        returns, steps = np.array(way["returns"]), np.array(way["steps"])
+        share, label = steps / steps[-1], f"{WAYS[key].name}, {steps[-1]:,} steps"
+        axes.plot(share, returns.mean(axis=0), color=COLOURS[key], label=label)
         low, high = returns.min(axis=0), returns.max(axis=0)
-        axes.fill_between(way["steps"], low, high, color=COLOURS[key], alpha=0.15, linewidth=0)
+        axes.fill_between(share, low, high, color=COLOURS[key], alpha=0.15, linewidth=0)
     axes.axhline(study["clone"]["return"], color="k", lw=0.8, linestyle="--", label="the clone")
-    axes.set(xlabel="environment steps", ylabel="return", title=study["env"])
+    axes.set(xlabel="share of its environment steps", ylabel="return", title=study["env"])
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
     figure.savefig(path, dpi=130)
 
@@ -255,6 +259,7 @@ def main() -> None:
     parser.add_argument("--clone-updates", type=int, default=20_000)
     parser.add_argument("--updates", type=int, default=2_000, help="of EXPO and QC from the data")
     parser.add_argument("--steps", type=int, default=20_000, help="in the environment")
+    parser.add_argument("--longer", type=int, default=25, help="times as many steps of ReinFlow")
     parser.add_argument("--warmup", type=int, default=2_000, help="steps without updates")
     parser.add_argument("--hidden", type=int, nargs="+", default=[128, 128, 128])
     parser.add_argument("--episodes", type=int, default=10, help="of an evaluation")
@@ -264,8 +269,8 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/cloned_flow"))
     parser.add_argument("--output", type=Path, default=Path("results/studies/cloned_flow"))
     options = parser.parse_args()
-    names = ("env", "clone_updates", "updates", "steps", "warmup", "hidden", "episodes", "seeds")
-    study = {name: getattr(options, name) for name in names} | provenance()
+    sizes = ("clone_updates", "updates", "steps", "longer", "warmup", "hidden", "episodes", "seeds")
+    study = {name: getattr(options, name) for name in ("env", *sizes)} | provenance()
     study["data"] = Path(options.data).name
     base, file = clone(options), options.env.partition("-")[0].lower()
     study |= {"clone": cloned(base), "ways": {}}
