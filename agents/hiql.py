@@ -88,7 +88,7 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Batches of data, with goals and states before them."""
-    return buffers.Dataset.of(config, draw=buffers.Subgoals.of(config))
+    return buffers.goal_dataset(config, buffers.Subgoals.of(config))
 
 
 def check(spec: EnvSpec, config: Config) -> None:

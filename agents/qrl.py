@@ -100,7 +100,7 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Batches of data, with goals for distance and actor."""
-    return buffers.Dataset.of(config, draw=buffers.Goals.of(config))
+    return buffers.goal_dataset(config, buffers.Goals.of(config))
 
 
 def check(spec: EnvSpec, config: Config) -> None:

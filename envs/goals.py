@@ -1,9 +1,10 @@
 """Goals in observations.
 
 On the host, `goals_of` gives `GoalConditioned` for environments such as Gymnasium-Robotics', which
-observe three vectors: "achieved_goal", "desired_goal" and "observation". Agents see one vector of
-all three, in the order of the space. Rewards for other goals are Fetch's, or the environment's own:
-its `goal_reward(achieved, goal)` in JAX, or its `compute_reward(achieved, goal, info)` in NumPy.
+observe a dictionary of "achieved_goal", "desired_goal" and "observation". Goals are vectors, or
+pictures; what else is observed may be anything. Rewards for other goals are Fetch's, or the
+environment's own: its `goal_reward(achieved, goal)` in JAX, or its `compute_reward(achieved, goal,
+info)` in NumPy.
 
 Sources: Plappert et al., arXiv:1802.09464; Andrychowicz et al., Hindsight Experience Replay,
 arXiv:1707.01495.
@@ -12,7 +13,6 @@ arXiv:1707.01495.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,12 +24,13 @@ from gymnasium import spaces
 
 from rljax.agent import Array
 from rljax.envs.environment import Environment
+from rljax.envs.host.space_descriptions import is_text
+from rljax.envs.host.spaces import ONLY, Spaces, walk
 
 if TYPE_CHECKING:
     from rljax.envs.host.hosted import Hosted
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
-KEYS = {ACHIEVED, DESIRED, "observation"}
 _FETCH = "gymnasium_robotics.envs.fetch."  # the package whose tasks share one reward
 
 Reward = Callable[[Array, Array], Array]
@@ -78,65 +79,105 @@ class HostReward:
     """An environment's own `compute_reward` in NumPy, which the program calls on the host.
 
     It gets many goals at once, as in Gymnasium-Robotics and Stable-Baselines3; or one by one, if
-    `one_by_one`. `info` is empty.
+    `one_by_one`. `info` is empty. Goals of numbers are float64, pictures keep their dtype.
     """
 
     compute: Callable[[Any, Any, Any], Any]
     one_by_one: bool = False
+    axes: int = 1  # of a goal
 
     def __call__(self, achieved: Array, goal: Array) -> Array:
-        result = jax.ShapeDtypeStruct(achieved.shape[:-1], jnp.float32)
+        result = jax.ShapeDtypeStruct(achieved.shape[: -self.axes], jnp.float32)
         return jax.pure_callback(self.on_host, result, achieved, goal, vmap_method="broadcast_all")
 
     def on_host(self, achieved: Any, goal: Any) -> np.ndarray:
         """The rewards [...] float32 for goals [..., G]."""
-        size = np.shape(achieved)[-1]
-        reached, asked = (np.asarray(x, np.float64).reshape(-1, size) for x in (achieved, goal))
+        shape = np.shape(achieved)
+        leading, one = shape[: -self.axes], shape[-self.axes :]
+        reached, asked = (_wide(np.asarray(x)).reshape(-1, *one) for x in (achieved, goal))
         if self.one_by_one:
             rewards: Any = [self.compute(x, y, {}) for x, y in zip(reached, asked, strict=True)]
         else:
             rewards = self.compute(reached, asked, {})
-        return np.asarray(rewards, np.float32).reshape(np.shape(achieved)[:-1])
+        return np.asarray(rewards, np.float32).reshape(leading)
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float64) if array.dtype.kind == "f" else array
 
 
 @dataclasses.dataclass(frozen=True)
 class VectorGoals:
-    """A `GoalConditioned`'s methods for vectors [..., O] that hold both goals [G] and the rest."""
+    """A `GoalConditioned`'s methods for vectors [..., K] that hold both goals [G] and the rest: the
+    observation, or its `part`.
+    """
 
     size: int  # G
     achieved_at: int  # the first index of the achieved goal
     desired_at: int  # the first index of the desired goal
     reward: Reward
+    part: str | None = None
 
-    def achieved(self, observation: Array) -> Array:
+    def achieved(self, observation: Any) -> Array:
         """The goal [..., G] that observations have reached."""
-        return observation[..., self.achieved_at : self.achieved_at + self.size]
+        return self._vector(observation)[..., self.achieved_at : self.achieved_at + self.size]
 
-    def desired(self, observation: Array) -> Array:
+    def desired(self, observation: Any) -> Array:
         """The goal [..., G] that observations ask for."""
-        return observation[..., self.desired_at : self.desired_at + self.size]
+        return self._vector(observation)[..., self.desired_at : self.desired_at + self.size]
 
-    def relabelled(self, observation: Array, goal: Array) -> Array:
+    def relabelled(self, observation: Any, goal: Array) -> Any:
         """The observations with another `goal`."""
-        before = observation[..., : self.desired_at]
-        behind = observation[..., self.desired_at + self.size :]
-        return jnp.concatenate([before, goal, behind], axis=-1)
+        vector = self._vector(observation)
+        before = vector[..., : self.desired_at]
+        behind = vector[..., self.desired_at + self.size :]
+        vector = jnp.concatenate([before, goal, behind], axis=-1)
+        return vector if self.part is None else {**observation, self.part: vector}
 
     def goal_reward(self, achieved: Array, goal: Array) -> Array:
         """The reward [...] float32."""
         return jnp.asarray(self.reward(achieved, goal), jnp.float32)
 
+    def _vector(self, observation: Any) -> Array:
+        return observation if self.part is None else observation[self.part]
+
+
+@dataclasses.dataclass(frozen=True)
+class PictureGoals:
+    """A `GoalConditioned`'s methods for pictures that are parts of the observation."""
+
+    reward: Reward  # of pictures as the environment has them
+    channels_first: bool = False  # the environment has channels before rows and columns
+
+    def achieved(self, observation: Any) -> Array:
+        """The goal [..., H, W, C] that observations have reached."""
+        return observation[ACHIEVED]
+
+    def desired(self, observation: Any) -> Array:
+        """The goal [..., H, W, C] that observations ask for."""
+        return observation[DESIRED]
+
+    def relabelled(self, observation: Any, goal: Array) -> Any:
+        """The observations with another `goal`."""
+        return {**observation, DESIRED: goal}
+
+    def goal_reward(self, achieved: Array, goal: Array) -> Array:
+        """The reward [...] float32."""
+        if self.channels_first:
+            achieved, goal = (jnp.moveaxis(x, -1, -3) for x in (achieved, goal))
+        return jnp.asarray(self.reward(achieved, goal), jnp.float32)
+
 
 def has_goals(space: spaces.Space) -> bool:
-    """Whether a space is a dictionary of the three vectors."""
-    if not isinstance(space, spaces.Dict) or set(space.spaces) != KEYS:
+    """Whether a space is a dictionary with goals of one shape, which are vectors or pictures."""
+    if not isinstance(space, spaces.Dict) or not {ACHIEVED, DESIRED} <= set(space.spaces):
         return False
-    parts = space.spaces.values()
-    vectors = all(isinstance(part, spaces.Box) and len(part.shape) == 1 for part in parts)
-    return vectors and space[ACHIEVED].shape == space[DESIRED].shape
+    one, other = (space.spaces[name] for name in (ACHIEVED, DESIRED))
+    boxes = isinstance(one, spaces.Box) and isinstance(other, spaces.Box)
+    return boxes and one.shape == other.shape and len(one.shape or ()) in (1, 3)
 
 
-def goals_of(hosted: Hosted) -> VectorGoals | str:
+def goals_of(hosted: Hosted) -> VectorGoals | PictureGoals | str:
     """The goals in these environments' observations; where they cannot be replaced, why."""
     space: Any = hosted.spaces.observation
     if not has_goals(space):
@@ -145,8 +186,15 @@ def goals_of(hosted: Hosted) -> VectorGoals | str:
             "observations hold goals, such as rljax/BoxPick-4x4 or gymnasium_robotics:FetchReach-v4"
         )
     environments = getattr(hosted.vector_env.unwrapped, "envs", None)
-    size = space[ACHIEVED].shape[0]
-    reward = _reward(environments[0].unwrapped, size) if environments else None
+    example = _example(space[ACHIEVED])
+    bare: Any = environments[0].unwrapped.observation_space if environments else space
+    if has_goals(bare) and bare[ACHIEVED].shape != space[ACHIEVED].shape:
+        return (
+            f"a wrapper of '{hosted.name}' has changed goals {list(bare[ACHIEVED].shape)} to "
+            f"{list(space[ACHIEVED].shape)}, of which the reward is not known. Train without "
+            "--frame-stack and such wrappers"
+        )
+    reward = _reward(environments[0].unwrapped, example) if environments else None
     if reward is None:
         return (
             f"the reward of '{hosted.name}' is not known for other goals. Give its class a method "
@@ -155,53 +203,76 @@ def goals_of(hosted: Hosted) -> VectorGoals | str:
         )
     if isinstance(reward, str):
         return f"compute_reward of '{hosted.name}' {reward}"
-    goals = jax.ShapeDtypeStruct((2, size), jnp.float32)
+    shape = example.shape[1:]
+    goals = jax.ShapeDtypeStruct((2, *shape), jnp.result_type(example))
     try:
-        shape = jax.eval_shape(reward, goals, goals).shape
+        returned = jax.eval_shape(reward, goals, goals).shape
     except Exception as error:
         return (
             f"goal_reward of '{hosted.name}' cannot be traced by JAX ({type(error).__name__}). "
             "Write it in jax.numpy"
         )
-    if shape != (2,):
+    if returned != (2,):
         return (
-            f"goal_reward of '{hosted.name}' returns {shape} for goals (2, {size}). Return one "
+            f"goal_reward of '{hosted.name}' returns {returned} for goals {goals.shape}. Return one "
             "reward for each goal"
         )
-    sizes = {key: part.shape[0] for key, part in space.spaces.items()}
-    first = dict(zip(sizes, itertools.accumulate(sizes.values(), initial=0), strict=False))
-    return VectorGoals(size, first[ACHIEVED], first[DESIRED], reward)
+    return _placed(hosted.spaces, reward)
 
 
-def _reward(environment: Any, size: int) -> Reward | str | None:
+def _placed(seen: Spaces, reward: Reward) -> VectorGoals | PictureGoals | str:
+    """The goals where agents see them."""
+    space: Any = seen.observation
+    picture = seen.named.get((ACHIEVED,))
+    if picture is not None:
+        return PictureGoals(reward, channels_first=picture[1] == "first")
+    if len(space[ACHIEVED].shape) > 1:
+        return f"the goals of '{seen.name}' are neither vectors nor pictures. Make them vectors"
+    first, size = {}, 0
+    for path, leaf in walk(space):
+        if path not in seen.named and not is_text(leaf):
+            first[path], size = size, size + spaces.flatdim(leaf)
+    part = seen.rest if seen.named else ONLY if seen.masked else None
+    return VectorGoals(space[ACHIEVED].shape[0], first[ACHIEVED,], first[DESIRED,], reward, part)
+
+
+def _example(space: Any) -> np.ndarray:
+    """Three random goals of this space [3, G...]."""
+    generator, shape = np.random.default_rng(0), (3, *space.shape)
+    if space.dtype == np.uint8:
+        return generator.integers(0, 256, shape, np.uint8)
+    return generator.uniform(-1.0, 1.0, shape)
+
+
+def _reward(environment: Any, example: np.ndarray) -> Reward | str | None:
     if hasattr(environment, "goal_reward"):
         return environment.goal_reward
     if type(environment).__module__.startswith(_FETCH):
         sparse = environment.reward_type == "sparse"
         return FetchReward(float(environment.distance_threshold), sparse)
     compute = getattr(environment, "compute_reward", None)
-    return _host_reward(compute, size) if callable(compute) else None
+    return _host_reward(compute, example) if callable(compute) else None
 
 
-def _host_reward(compute: Callable[[Any, Any, Any], Any], size: int) -> HostReward | str:
+def _host_reward(compute: Callable[[Any, Any, Any], Any], goals: np.ndarray) -> HostReward | str:
     """`compute` for many goals at once, if it gives the same as for one after another; what is
     wrong with it, if it gives no reward.
     """
-    goals = np.random.default_rng(0).uniform(-1.0, 1.0, (3, size))
-    single = HostReward(compute, one_by_one=True)
+    axes = goals.ndim - 1
+    single = HostReward(compute, one_by_one=True, axes=axes)
     try:
         single.on_host(goals, goals[::-1])
     except Exception as error:
         return (
-            f"raised {type(error).__name__}: {error}, for goals [{size}] and an empty info. Let it "
-            "depend on the goals alone"
+            f"raised {type(error).__name__}: {error}, for goals {list(goals.shape[1:])} and an "
+            "empty info. Let it depend on the goals alone"
         )
     try:
-        many = HostReward(compute).on_host(goals, goals[::-1])
+        many = HostReward(compute, axes=axes).on_host(goals, goals[::-1])
     except Exception:
         return single
     same = np.allclose(many, single.on_host(goals, goals[::-1]), rtol=1e-5)
-    return HostReward(compute) if same else single
+    return HostReward(compute, axes=axes) if same else single
 
 
 class WithGoal(gymnasium.Wrapper):

@@ -20,23 +20,28 @@ from rljax.buffers.dataset import (
 from rljax.buffers.draws import (
     Contexts,
     EndedEpisodes,
-    Hindsight,
+    EpisodeWindows,
     NStep,
     TrajectoryWindows,
 )
 from rljax.buffers.experience import Column, Experience, RewardTransform, Supply, declaration
-from rljax.buffers.goals import (
-    IS_GOAL,
-    FutureGoals,
+from rljax.buffers.goals.of_data import (
     Goals,
     Subgoals,
     WithActorGoals,
     WithGoals,
     check_goals,
-    halves,
     options,
     toward,
 )
+from rljax.buffers.goals.of_replay import (
+    IS_GOAL,
+    FutureGoals,
+    Hindsight,
+    ReplayGoals,
+    goal_dataset,
+)
+from rljax.buffers.goals.trajectories import halves
 from rljax.buffers.mixed import Mixed
 from rljax.buffers.prioritised import (
     Prioritised,
@@ -82,6 +87,7 @@ __all__ = [
     "DatasetSettings",
     "Draw",
     "EndedEpisodes",
+    "EpisodeWindows",
     "Experience",
     "FutureGoals",
     "Goals",
@@ -94,6 +100,7 @@ __all__ = [
     "PrioritisedRows",
     "PrioritySettings",
     "Replay",
+    "ReplayGoals",
     "ReplaySettings",
     "ReturnToGo",
     "RewardScale",
@@ -123,6 +130,7 @@ __all__ = [
     "draw_of",
     "explained_variance",
     "generalised_advantages",
+    "goal_dataset",
     "halves",
     "minibatches",
     "n_step_returns",

@@ -74,10 +74,6 @@ class DatasetDraw:
     def require_all_tasks(self, supply: Supply) -> None:
         """Raise `ValueError` where data cut for one task cannot be learnt from."""
 
-    def only_from_data(self, agent: str) -> str:
-        """An unfinished sentence: the agent cannot go on in an environment."""
-        return f"agent '{agent}' learns from data alone"
-
     def prepare(self, data: Transition) -> Transition:
         """A data set [N, ...] in NumPy with the arrays that `take` needs."""
         return data
@@ -253,7 +249,9 @@ class Dataset(Experience):
         if supply.data_on_host and supply.then_online:
             raise ValueError(ON_HOST)
         if supply.then_online and self.online is None:
-            raise ValueError(f"{self.draw.only_from_data(supply.agent)}, without --then-online.")
+            raise ValueError(
+                f"agent '{supply.agent}' learns from data alone, without --then-online."
+            )
         if supply.all_tasks is not None:
             self.draw.require_all_tasks(supply)
         if supply.eval_env is not None and not supply.then_online:
@@ -329,15 +327,21 @@ class Dataset(Experience):
 
 
 @config
-class DatasetSettings(ReplaySettings):
-    """Settings of agents that learn from data: a base of their Config."""
+class OnlineSettings(ReplaySettings):
+    """Settings of agents that can go on online: a base of their Config."""
 
-    reward_transform: RewardTransform = "none"  # of the data set's rewards, before any update
     replay_size: int = 1_000_000  # online: newest transitions that are kept beside the data set
     warmup_steps: int = 0  # online: environment steps with uniform actions and no update
     num_envs: int = 1  # online: environments stepped side by side
     num_steps: int = 1  # online: steps of each environment per iteration
     normalise_observations: bool = False  # by the data set's mean and std
+
+
+@config
+class DatasetSettings(OnlineSettings):
+    """Settings of agents that learn from data: a base of their Config."""
+
+    reward_transform: RewardTransform = "none"  # of the data set's rewards, before any update
 
 
 def with_weights(data: Transition, probability: np.ndarray) -> Transition:

@@ -1,18 +1,17 @@
-"""Draws from a replay: returns of several steps, goals in hindsight, episodes that have ended; and
-windows of a data set.
+"""Draws from a replay: returns of several steps, windows, episodes that have ended; and windows of
+a data set.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import Array, Step, Transition
+from rljax.agent import Array, Transition
 from rljax.buffers.dataset import (
     OPTIMAL_ACTION,
     TASK,
@@ -24,7 +23,6 @@ from rljax.buffers.dataset import (
     with_weights,
 )
 from rljax.buffers.experience import declaration
-from rljax.buffers.goals import discounted_steps, without_goals
 from rljax.buffers.replay import (
     Draw,
     DrawableRows,
@@ -34,13 +32,14 @@ from rljax.buffers.replay import (
     uniform,
 )
 from rljax.buffers.rows import random_rows, rows_of, without
-from rljax.buffers.storage.ring import ReplayBuffer, earlier_rows, steps_left
+from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.buffers.windows import (
     LAST,
     VALID,
     n_step_return,
     steps_of_ring,
     window_of_data,
+    window_of_ring,
     with_last_rows,
 )
 
@@ -98,99 +97,6 @@ def n_step_batch(
 ) -> Transition:
     """Transitions [...] over up to `number` steps from `rows` of a learner's ring; see `NStep`."""
     return n_step_return(steps_of_ring(ring, rows, num_envs, number), discount)
-
-
-# Where the new goals of `Hindsight` were reached.
-GoalSource = Literal["mixed", "future", "final", "episode"]
-
-
-@declaration
-class Hindsight(Draw):
-    """Uniform rows, with the goals of a `share` of them replaced; observations and rewards follow,
-    `terminated` and `truncated` do not.
-
-    By `goals`, new goals were reached in
-
-    - "mixed": k steps later in the row's episode, with P(k) ~ discount^k, for one half of them; for
-      the other in any row of another environment, if there is one;
-    - "future": any step of the row's episode from the row's on;
-    - "final": the newest step of the row's episode;
-    - "episode": any step of the row's episode that the ring still has.
-
-    The last three are of Andrychowicz et al., arXiv:1707.01495, section 4.5.
-    """
-
-    share: float
-    discount: float
-    # `rljax.envs.environment.GoalConditioned`; the training's plan fills it in
-    environment: Any = None
-    goals: GoalSource = "mixed"
-
-    flag: ClassVar[str] = "hindsight"
-
-    def extras(self, step: Step) -> dict[str, Array]:
-        return {"time": step.episode_length}  # within its episode, from 1 on
-
-    def with_goals(self, goals: Any, env: str) -> Hindsight:
-        """The draw with `goals`; raises `ValueError` for a text, the reason why there are none."""
-        parts = ("achieved", "desired", "relabelled", "goal_reward")
-        if all(hasattr(goals, part) for part in parts):
-            return dataclasses.replace(self, environment=goals)
-        reason = goals if isinstance(goals, str) else without_goals(env, "rljax/BoxPick-4x4")
-        raise ValueError(
-            f"--config.{self.flag} replaces goals, and {reason}, or --config.{self.flag} 0."
-        )
-
-    def _steps(self, uniform: Array, discount: Array, before: Array, left: Array) -> Array:
-        """Steps from each row to that of its new goal, from `before` back to `left` ahead."""
-        if self.goals == "final":
-            return left
-        if self.goals == "mixed":
-            return discounted_steps(uniform, discount, left)
-        back = before if self.goals == "episode" else 0
-        drawn = jnp.floor(uniform * (back + left + 1)).astype(jnp.int32)
-        return jnp.minimum(drawn, back + left) - back
-
-    def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
-        number, capacity = experience.num_envs, buffer.capacity
-
-        def draw(ring: ReplayBuffer, key: Array, discount: Array, share: Array) -> Transition:
-            key_rows, key_kind, key_future, key_other, key_slot = jax.random.split(key, 5)
-            shape = (experience.num_updates, experience.batch_size)
-            rows = batch_rows(ring, key_rows, experience, experience.batch_size)
-            time = ring.data.extras["time"]
-            left = steps_left(ring, rows, number)
-            uniform = jax.random.uniform(key_future, shape)
-            before = jnp.minimum(time[rows] - 1, earlier_rows(ring, rows, number))
-            steps = self._steps(uniform, discount, before, left)
-            inside = (rows + number * steps) % capacity
-            step = jax.random.randint(key_slot, shape, 0, ring.drawable // number)
-            environment = (rows + jax.random.randint(key_other, shape, 1, max(number, 2))) % number
-            other = ring.row_of(step, environment, number)
-
-            kind = jax.random.uniform(key_kind, shape)
-            batch = ring.transitions(rows).replace(extras={})
-            replaced = kind < share
-            source = inside
-            if self.goals == "mixed":
-                source = jnp.where(kind < 0.5 * share, inside, other)
-            goal = self.environment.achieved(ring.next_observations(source))
-            goal = jnp.where(replaced[..., None], goal, self.environment.desired(batch.observation))
-            reward = self.environment.goal_reward(
-                self.environment.achieved(batch.next_observation), goal
-            )
-            return batch.replace(
-                observation=self.environment.relabelled(batch.observation, goal),
-                next_observation=self.environment.relabelled(batch.next_observation, goal),
-                reward=jnp.where(replaced, reward, batch.reward),
-            )
-
-        return jax.vmap(draw, in_axes=(buffer.axes, 0, 0, 0))(
-            buffer,
-            keys,
-            self.discount,  # pyright: ignore[reportArgumentType]
-            self.share,  # pyright: ignore[reportArgumentType]
-        )
 
 
 @declaration
@@ -256,6 +162,36 @@ def open_steps(ring: ReplayBuffer, num_envs: int) -> Array:
     zero = jnp.zeros(num_envs, jnp.int32)
     begun = (jnp.zeros((), jnp.int32), zero, zero == 0)
     return jax.lax.while_loop(goes_on, block, begun)[1]
+
+
+@declaration
+class EpisodeWindows(Draw):
+    """Windows of up to `length` steps of one episode of a replay, which begin in uniform rows.
+
+    Batches are those of `TrajectoryWindows`; a window also ends with the ring's newest row.
+    """
+
+    length: int
+
+    def check(self, experience: Replay) -> None:
+        """Raise `ValueError` where no window is whole."""
+        if self.length * experience.num_envs > experience.replay_size:
+            raise ValueError(
+                f"a window has {self.length} steps, and --config.replay-size "
+                f"{experience.replay_size} keeps fewer of each environment. Raise it."
+            )
+
+    def row_bytes(self, row: float) -> float:
+        return row * self.length
+
+    def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
+        def draw(ring: ReplayBuffer, key: Array) -> Transition:
+            rows = batch_rows(ring, key, experience, experience.batch_size)
+            window = window_of_ring(ring, rows, experience.num_envs, self.length)
+            batch = ring.transitions(window.row)
+            return batch.replace(extras={**batch.extras, VALID: window.valid})
+
+        return jax.vmap(draw, in_axes=(buffer.axes, 0))(buffer, keys)
 
 
 @declaration

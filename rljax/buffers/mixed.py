@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from rljax.agent import Array, Transition, choose
 from rljax.buffers.dataset import ALIAS, AliasDraws, aliased, drawn_rows, transitions
 from rljax.buffers.experience import declaration
-from rljax.buffers.replay import Replay, uniform, with_columns
+from rljax.buffers.replay import Replay, with_columns
 from rljax.buffers.rows import AS_STORED, RewardMap
 from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.buffers.windows import REWARDS
@@ -42,6 +42,11 @@ class Mixed(Replay):
             raise ValueError(
                 f"--config.{replay.draw.flag} draws from a replay of new experience alone, "
                 "not with --data."
+            )
+        if offline_share == "pooled" and replay.draw.beside_data is not None:
+            raise ValueError(
+                "--offline-share pooled draws all rows alike, and this agent draws rows with goals "
+                "of the same source: give a share, such as 0.5."
             )
         if isinstance(offline_share, tuple) and offline_share[2] > replay.replay_size:
             raise ValueError(
@@ -92,9 +97,16 @@ class Mixed(Replay):
     ) -> tuple[Transition, Transition]:
         """`offline` rows of the data set and `online` new ones, [P, U, ...] each."""
         key_offline, key_online = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
-        old = drawn_rows(data, key_offline, offline, self, self.summed_steps)
-        new = uniform(buffer, key_online, self, online, self.reward_map)
+        old = self._recorded(data, key_offline, offline)
+        new = self.draw.fresh(buffer, key_online, self, online, self.reward_map)
         return _alike(old, self._as_data(new))
+
+    def _recorded(self, data: Transition, keys: Array, size: int) -> Transition:
+        draw = self.draw.beside_data
+        if draw is None:
+            return drawn_rows(data, keys, size, self, self.summed_steps)
+        sized = dataclasses.replace(self, batch_size=size)
+        return draw.take(data, draw.random(keys, data.reward.shape[0], sized))
 
     def _pooled(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:
         number, weighted = data.reward.shape[0], ALIAS in data.extras

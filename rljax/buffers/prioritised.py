@@ -24,8 +24,9 @@ from flax import struct
 
 from rljax.agent import Array, Loss, Metrics, Transition, config, same_fields
 from rljax.buffers.dataset import Dataset, DatasetDraw, UniformRows, transitions
-from rljax.buffers.draws import GoalSource, Hindsight, NStep, n_step_batch
+from rljax.buffers.draws import NStep, n_step_batch
 from rljax.buffers.experience import Supply, declaration
+from rljax.buffers.goals.of_replay import GoalSource, Hindsight
 from rljax.buffers.replay import Draw, Replay, Uniform
 from rljax.buffers.storage import sum_tree
 from rljax.buffers.storage.learners import PerLearner

@@ -14,7 +14,7 @@ import pytest
 from rljax import buffers, datasets, envs
 from rljax.agent import Transition
 from rljax.agents import gcbc, gciql, hiql, iql
-from rljax.buffers import goals
+from rljax.buffers import windows
 from rljax.learning import configuration, plan
 from rljax.learning.settings import Settings
 from rljax.runs import records, run
@@ -79,11 +79,11 @@ def agree(counts: np.ndarray, expected: np.ndarray) -> None:
 
 
 def test_a_trajectory_ends_in_one_row_for_all_of_its_rows() -> None:
-    np.testing.assert_array_equal(goals.with_last_rows(data()).extras[goals.LAST], last_rows())
+    np.testing.assert_array_equal(windows.with_last_rows(data()).extras[windows.LAST], last_rows())
     whole = data()
     cut = jax.tree.map(lambda x: x[:-30], whole)  # the end of the file ends the last one
     np.testing.assert_array_equal(
-        goals.with_last_rows(cut).extras[goals.LAST], last_rows((1, 7, 40, 2, 100))
+        windows.with_last_rows(cut).extras[windows.LAST], last_rows((1, 7, 40, 2, 100))
     )
     assert not cut.truncated[-1], "what was given stays as it was"
 
@@ -237,7 +237,7 @@ def test_a_discount_at_its_end_is_no_accident(discount: float) -> None:
 @pytest.mark.parametrize("agent", [gciql, hiql], ids=["goals", "options"])
 def test_rows_are_the_same_wherever_the_data_lie(agent: Any) -> None:
     config = settings() if agent is gciql else configuration.stack(hiql.Config(option_steps=3), 2)
-    declared, prepared = agent.experience(config), goals.with_last_rows(data())
+    declared, prepared = agent.experience(config), windows.with_last_rows(data())
     keys = jax.random.split(jax.random.key(3))
     draws = jax.jit(lambda keys, declared: declared.draw.random(keys, sum(LENGTHS), declared))(
         keys, declared
@@ -356,7 +356,10 @@ def test_what_is_learnt_does_not_depend_on_where_the_data_lie(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"then_online": 100}, r"'gciql' learns of goals from data alone, without --then-online"),
+        (
+            {"then_online": 100, "offline_share": "pooled"},
+            "--offline-share pooled draws all rows alike, and this agent draws rows with goals",
+        ),
         ({"weights": "top"}, r"'gciql' draws rows in its own way, and --weights top is for agents"),
         (
             {"eval_episodes": 12},

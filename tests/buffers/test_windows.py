@@ -264,6 +264,47 @@ def test_windows_of_trajectories(on_host: bool) -> None:
     assert np.abs(counts - mean).max() < 5 * np.sqrt(mean), "each row as often"
 
 
+@pytest.mark.parametrize("steps", [11, 57])
+def test_windows_of_a_replay(steps: int) -> None:
+    """Against a loop, before the ring is full and after it has begun anew: no row of another
+    episode, windows end with episodes or the newest row alone, and every row begins as many.
+    """
+    rows = history(ENVS, steps, seed=2)
+    declared = buffers.Replay(
+        replay_size=SLOTS * ENVS,
+        batch_size=45,
+        num_envs=ENVS,
+        num_updates=40,
+        draw=buffers.EpisodeWindows(length=H),
+    )
+    declared.check()
+    batch = jax.tree.map(np.asarray, sample(declared, ring(rows), None, keys()))
+    assert batch.observation.shape == (LEARNERS, 40, 45, H, 3)
+    begins, oldest = np.zeros((ENVS, steps)), max(steps - SLOTS, 0)
+    for place in np.ndindex(batch.reward.shape[:-1]):
+        one = jax.tree.map(lambda x, at=place: x[at], batch)
+        learner, environment, begin = one.observation[0].astype(int)
+        assert learner == place[0]
+        begins[environment, begin] += 1
+        number = int(one.extras["valid"].sum())
+        np.testing.assert_array_equal(one.extras["valid"], np.arange(H) < number)
+        expected = [(learner, environment, begin + i) for i in range(number)]
+        np.testing.assert_array_equal(one.observation[:number], expected)
+        ends = [x.terminated or x.truncated for x in rows[environment][begin : begin + number]]
+        assert not any(ends[:-1])
+        assert number == H or ends[-1] or begin + number == steps
+    assert not begins[:, :oldest].any()
+    mean = begins.sum() / begins[:, oldest:].size
+    assert np.abs(begins[:, oldest:] - mean).max() < 5 * np.sqrt(mean), "each row as often"
+
+
+def test_windows_longer_than_a_replay_are_refused() -> None:
+    draw = buffers.EpisodeWindows(length=5)
+    declared = buffers.Replay(replay_size=12, batch_size=4, num_envs=3, draw=draw)
+    with pytest.raises(ValueError, match=r"a window has 5 steps, and --config\.replay-size 12"):
+        declared.check()
+
+
 def test_the_last_step_is_shown_beside_vectors_alone() -> None:
     declared = buffers.Dataset(batch_size=4, last_step=True)
     spec = declared.observed_spec(EnvSpec("test/Rows", (3,), 2), "rows")

@@ -171,6 +171,104 @@ def test_goals_are_found_read_and_replaced(name: str) -> None:
     hosted.close()
 
 
+class Camera(Reach):
+    """What is observed beside the goals is a picture and a nested dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        picture, task = spaces.Box(0, 255, (16, 16, 3), np.uint8), spaces.Dict(number=box(1))
+        parts = {"camera": picture, "a_task": task, "achieved_goal": box(2), "desired_goal": box(2)}
+        self.observation_space = spaces.Dict(parts)
+
+    def seen(self):
+        goals, level = super().seen(), int(np.clip(100 + 100 * self.point[0], 0, 255))
+        del goals["observation"]
+        camera = np.full((16, 16, 3), level, np.uint8)
+        return {"camera": camera, "a_task": {"number": np.array([5.0])}, **goals}
+
+
+class Visual(Reach):
+    """Its goals are pictures, whose channels come first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        picture = spaces.Box(0, 255, (3, 16, 16), np.uint8)
+        parts = {"achieved_goal": picture, "desired_goal": picture, "observation": box(2)}
+        self.observation_space = spaces.Dict(parts)
+
+    def seen(self):
+        return {
+            "achieved_goal": drawn(self.point),
+            "desired_goal": drawn(self.goal),
+            "observation": self.point.copy(),
+        }
+
+    def step(self, action):
+        self.point = self.point + 0.1 * action
+        pictures = drawn(self.point), drawn(self.goal)
+        return self.seen(), float(self.compute_reward(*pictures, {})), False, False, {}
+
+    def compute_reward(self, achieved, goal, info):
+        assert achieved.dtype == np.uint8
+        red, other = (x[..., 0, :, :].astype(float).mean(axis=(-1, -2)) for x in (achieved, goal))
+        return -np.abs(red - other)
+
+
+def drawn(point: np.ndarray) -> np.ndarray:
+    """A picture whose red channel is the first number of a point."""
+    picture = np.zeros((3, 16, 16), np.uint8)
+    picture[0] = int(np.clip(100 + 100 * point[0], 0, 255))
+    return picture
+
+
+@pytest.mark.filterwarnings("ignore:.*observes a Dict")
+def test_goals_beside_pictures_and_dictionaries_are_replaced() -> None:
+    gymnasium.register("Camera-v0", Camera, max_episode_steps=8)
+    hosted = envs.make_hosted("Camera-v0", 3)
+    goals: Any = goals_of(hosted)
+    assert (goals.part, goals.size) == ("vector", 2)
+    hosted.reset([1, 2, 3])
+    step = hosted.step(np.full((3, 2), 0.5, np.float32))
+    seen = step.next_observation
+    achieved, desired = goals.achieved(seen), goals.desired(seen)
+    np.testing.assert_allclose(achieved, np.full((3, 2), 0.05), rtol=1e-6)
+    np.testing.assert_allclose(goals.goal_reward(achieved, desired), step.reward, rtol=1e-5)
+    changed = goals.relabelled(seen, achieved + 1.0)
+    np.testing.assert_allclose(goals.desired(changed), achieved + 1.0)
+    np.testing.assert_array_equal(changed["camera"], seen["camera"])
+    assert (np.asarray(changed["vector"] == seen["vector"]).sum(axis=-1) == 3).all()
+
+
+@pytest.mark.filterwarnings("ignore:.*observes a Dict")
+def test_goals_that_are_pictures_are_replaced() -> None:
+    gymnasium.register("Visual-v0", Visual, max_episode_steps=8)
+    hosted = envs.make_hosted("Visual-v0", 3)
+    goals: Any = goals_of(hosted)
+    hosted.reset([1, 2, 3])
+    step = hosted.step(np.full((3, 2), 0.5, np.float32))
+    seen = step.next_observation
+    assert goals.achieved(seen).shape == (3, 16, 16, 3)
+    reward = goals.goal_reward(goals.achieved(seen), goals.desired(seen))
+    np.testing.assert_allclose(reward, step.reward, rtol=1e-5)
+    changed = goals.relabelled(seen, goals.achieved(seen))
+    np.testing.assert_array_equal(goals.desired(changed), goals.achieved(seen))
+    reward = jax.jit(goals.goal_reward)(goals.achieved(changed), goals.desired(changed))
+    np.testing.assert_array_equal(reward, np.zeros(3))
+
+
+@pytest.mark.learn
+@pytest.mark.filterwarnings("ignore:.*observes a Dict")
+@pytest.mark.parametrize("kind", [Camera, Visual])
+def test_sac_learns_from_replaced_goals_of_pictures(kind: Any, tmp_path: Path) -> None:
+    name = f"{kind.__name__}-v1"
+    gymnasium.register(name, kind, max_episode_steps=8)
+    small: dict[str, Any] = {"hidden": (8,), "num_envs": 2, "batch_size": 16, "replay_size": 200}
+    small |= {"warmup_steps": 32, "hindsight": 0.8}
+    out = tmp_path / "run"
+    run.train("sac", name, 80, out=out, eval_episodes=1, config=small)
+    assert np.isfinite(records.read(out, "metrics")[-1]["critic/loss"]).all()
+
+
 @pytest.mark.filterwarnings("ignore:.*observes a Dict")
 def test_environments_that_hold_a_module_are_saved() -> None:
     first, second = envs.make_hosted("Reach-v0", 2), envs.make_hosted("Reach-v0", 2)
@@ -187,9 +285,12 @@ def test_goal_environments_are_recognised_by_their_space() -> None:
     goals = {"achieved_goal": box(2), "desired_goal": box(2), "observation": box(3)}
     picture = spaces.Box(0, 255, (8, 8, 3), np.uint8)
     assert has_goals(spaces.Dict(goals))
-    for changes in ({"more": box(1)}, {"desired_goal": box(3)}, {"observation": picture}):
+    pictures = {"achieved_goal": picture, "desired_goal": picture}
+    for changes in ({"more": box(1)}, {"observation": picture}, pictures):
+        assert has_goals(spaces.Dict(goals | changes))
+    for changes in ({"desired_goal": box(3)}, {"desired_goal": picture}):
         assert not has_goals(spaces.Dict(goals | changes))
-    del goals["observation"]
+    del goals["achieved_goal"]
     assert not has_goals(spaces.Dict(goals))
     assert not has_goals(box(7))
 
@@ -232,6 +333,7 @@ def test_goals_alone_teach_to_reach_them(tmp_path: Path) -> None:
         ),
         ("ForAll-v0", r"goal_reward of 'ForAll-v0' returns \(\) for goals \(2, 2\)"),
         ("Pendulum-v1", "the observations of 'Pendulum-v1' hold none"),
+        ("stacked-3/Reach-v0", r"a wrapper of '.*Reach-v0' has changed goals \[2\] to \[6\]"),
     ],
 )
 def test_other_environments_are_refused(name: str, message: str) -> None:

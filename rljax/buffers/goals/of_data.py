@@ -1,4 +1,4 @@
-"""Goals of transitions: states of a data set, or what episodes of a replay reach later."""
+"""Goals of transitions: states of a data set, or of a replay beside it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import Array, EnvSpec, Step, Transition, config, same_fields, shown
-from rljax.buffers.dataset import Dataset, DatasetDraw
+from rljax.agent import Array, EnvSpec, Transition, config, same_fields, shown
+from rljax.buffers.dataset import Dataset, DatasetDraw, OnlineSettings
 from rljax.buffers.experience import Observed, Supply, declaration
-from rljax.buffers.replay import Draw, Replay, batch_rows
+from rljax.buffers.goals.trajectories import Recorded, Trajectories, halves
 from rljax.buffers.rows import TerminalRows, terminal_rows
-from rljax.buffers.storage.ring import ReplayBuffer, steps_left
-from rljax.buffers.windows import LAST, with_last_rows
+from rljax.buffers.windows import with_last_rows
 from rljax.requirements import Share
 
 Times = Literal["geometric", "even"]
-IS_GOAL = "is_goal"  # in extras: 1 where an observation [O] holds its goal, else 0
 
 
 @config
-class WithActorGoals:
+class WithActorGoals(OnlineSettings):
     """Settings of an actor's goals drawn from data: a base of an agent's Config."""
 
     discount: Share = 0.99  # gamma, of geometric times too; OGBench
@@ -60,7 +58,7 @@ class GoalRows(NamedTuple):
     A goal's row is min(row + steps + floor(share (last - row)), last), or `other` where `is_other`.
     """
 
-    other: Any  # int32: a row of any trajectory
+    other: Any  # int32: the number of a row of any trajectory
     steps: Any  # int32: rows after `row`, at least
     share: Any  # float32, in [0, 1): of the trajectory's rest
     is_other: Any  # bool: whether the goal is `other`
@@ -69,7 +67,7 @@ class GoalRows(NamedTuple):
 class GoalDraws(NamedTuple):
     """Random draws of batches with goals."""
 
-    row: Any  # int32 [...]
+    row: Any  # int32 [...], the numbers of rows
     value: GoalRows
     actor: GoalRows
 
@@ -126,9 +124,6 @@ class Goals(DatasetDraw):
             f"all goals. Use: rljax train {supply.agent} --data {supply.all_tasks}"
         )
 
-    def only_from_data(self, agent: str) -> str:
-        return f"agent '{agent}' learns of goals from data alone"
-
     def terminal_rows(self, data: Transition, most: int) -> TerminalRows | None:
         """Rows with reward 0: any row is terminal if its goal is its own state."""
         rows = terminal_rows(data, np.arange(len(data.reward)), most)
@@ -139,21 +134,25 @@ class Goals(DatasetDraw):
     def prepare(self, data: Transition) -> Transition:
         return with_last_rows(data)
 
-    def random(self, keys: Array, number: int, experience: Dataset) -> GoalDraws:
+    def random(self, keys: Array, number: int, experience: Dataset) -> Any:
         shape = (experience.num_updates, experience.batch_size)
+        return jax.vmap(lambda key, goals: goals.draws(key, shape, number))(keys, self)
 
-        def draw(key: Array, settings: Any) -> GoalDraws:
-            key_row, key_value, key_actor = jax.random.split(key, 3)
-            row = jax.random.randint(key_row, shape, 0, number)
-            actor = goal_rows(key_actor, shape, number, settings, "actor")
-            if settings.value_goal_current is None:
-                return GoalDraws(row, actor, actor)
-            return GoalDraws(row, goal_rows(key_value, shape, number, settings, "value"), actor)
-
-        return jax.vmap(draw)(keys, self)
+    def draws(self, key: Array, shape: tuple[int, ...], number: Any) -> Any:
+        """One learner's draws [...] from `number` rows."""
+        key_row, key_value, key_actor = jax.random.split(key, 3)
+        row = jax.random.randint(key_row, shape, 0, number)
+        actor = goal_rows(key_actor, shape, number, self, "actor")
+        if self.value_goal_current is None:
+            return GoalDraws(row, actor, actor)
+        return GoalDraws(row, goal_rows(key_value, shape, number, self, "value"), actor)
 
     def take(self, data: Transition, drawn: Any) -> Transition:
-        return with_goals(data, drawn)
+        return self.batch(Recorded(data), drawn)
+
+    def batch(self, source: Trajectories, drawn: Any) -> Transition:
+        """The batches [..., B, ...] for what was `drawn`."""
+        return with_goals(source, drawn)
 
 
 @declaration
@@ -176,25 +175,22 @@ class Subgoals(Goals):
         "option_next_observation",
     )
 
-    def random(self, keys: Array, number: int, experience: Dataset) -> Any:
-        shape = (experience.num_updates, experience.batch_size)
-        key_goals, key_option = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
-        draws, option = super().random(key_goals, number, experience), None
+    def draws(self, key: Array, shape: tuple[int, ...], number: Any) -> Any:
+        key_goals, key_option = jax.random.split(key)
+        draws, option = super().draws(key_goals, shape, number), None
         if self.option_steps > 1:
-            option = jax.vmap(
-                lambda key, settings: goal_rows(key, shape, number, settings, "value")
-            )(key_option, self)
+            option = goal_rows(key_option, shape, number, self, "value")
         return SubgoalDraws(draws, option)
 
-    def take(self, data: Transition, drawn: Any) -> Transition:
-        batch = with_subgoals(data, drawn.goals, self.subgoal_steps)
+    def batch(self, source: Trajectories, drawn: Any) -> Transition:
+        batch = with_subgoals(source, drawn.goals, self.subgoal_steps)
         if drawn.option is None:
             return batch
-        return with_options(batch, data, drawn.goals.row, drawn.option, self.option_steps)
+        return with_options(batch, source, drawn.goals.row, drawn.option, self.option_steps)
 
 
 def goal_rows(
-    key: Array, shape: tuple[int, ...], number: int, settings: Goals, of: Literal["value", "actor"]
+    key: Array, shape: tuple[int, ...], number: Any, settings: Goals, of: Literal["value", "actor"]
 ) -> GoalRows:
     """Draws [...] of goals of values or the actor, from `number` rows."""
     names = [f"{of}_goal_{part}" for part in ("current", "future", "times")]
@@ -217,50 +213,69 @@ def goal_rows(
     )
 
 
-def with_goals(data: Transition, draws: GoalDraws) -> Transition:
-    """Transitions with goals behind their states, from a data set [N, ...] of `with_last_rows`.
+def with_goals(source: Trajectories, draws: GoalDraws) -> Transition:
+    """Transitions with goals behind their states.
 
     `observation` and `next_observation` [..., B, 2 O] hold the values' goals,
     `extras["actor_observation"]` the actor's. Where a row is its own goal, the reward is 0 and
     `terminated` True, elsewhere -1 and False.
     """
-    xp, row = _numbers(data), draws.row
-    value, actor = (placed(data, row, goal) for goal in (draws.value, draws.actor))
-    state, value_goal, actor_goal = data.observation[xp.stack([row, value, actor])]
+    xp, start = source.xp, begun(source, draws.row)
+    row = start.row
+    value, actor = (placed(source, start, goal) for goal in (draws.value, draws.actor))
+    state, value_goal, actor_goal = source.states(xp.stack([row, value, actor]))
     reached = value == row
     return Transition(
         observation=xp.concatenate([state, value_goal], axis=-1),
-        action=data.action[row],
+        action=source.data.action[row],
         reward=reached.astype(np.float32) - 1.0,
         terminated=reached,
-        truncated=data.truncated[row],
-        next_observation=xp.concatenate([data.next_observation[row], value_goal], axis=-1),
+        truncated=source.data.truncated[row],
+        next_observation=xp.concatenate([source.next_states(row), value_goal], axis=-1),
         extras={"actor_observation": xp.concatenate([state, actor_goal], axis=-1)},
     )
 
 
-def placed(data: Transition, row: Any, goal: GoalRows) -> Any:
-    """The rows [...] of goals of the rows [...] of a data set of `with_last_rows`."""
-    xp, last = _numbers(data), data.extras[LAST][row]
-    rest = xp.floor(goal.share * (last - row).astype(np.float32)).astype(np.int32)
-    return xp.where(goal.is_other, goal.other, xp.minimum(row + goal.steps + rest, last))
+class Start(NamedTuple):
+    """Rows [...] of trajectories, and how many later rows these have."""
+
+    row: Any
+    left: Any
 
 
-def ahead(data: Transition, row: Any, goal: GoalRows, steps: int) -> Any:
-    """The rows [...] some `steps` after rows [...]: at most the trajectory's last, and at most the
-    goal's where that lies in the trajectory.
+def begun(source: Trajectories, number: Any) -> Start:
+    """The rows with these numbers [...]."""
+    row = source.row(number)
+    return Start(row, source.left(row))
+
+
+def placed(source: Trajectories, start: Start, goal: GoalRows) -> Any:
+    """The rows [...] of goals."""
+    later = source.later(start.row, _steps_to(source.xp, start, goal))
+    return source.xp.where(goal.is_other, source.row(goal.other), later)
+
+
+def _steps_to(xp: Any, start: Start, goal: GoalRows) -> Any:
+    """Steps [...] to goals of the same trajectory."""
+    rest = xp.floor(goal.share * start.left.astype(np.float32)).astype(np.int32)
+    return xp.minimum(goal.steps + rest, start.left)
+
+
+def ahead(source: Trajectories, start: Start, goal: GoalRows, steps: int) -> Any:
+    """The rows [...] some `steps` later: at most the trajectory's last, and at most the goal's
+    where that lies in the trajectory.
     """
-    xp, last = _numbers(data), data.extras[LAST][row]
-    end = xp.where(goal.is_other, last, placed(data, row, goal))
-    return xp.minimum(row + steps, end)
+    xp = source.xp
+    most = xp.where(goal.is_other, start.left, _steps_to(xp, start, goal))
+    return source.later(start.row, xp.minimum(steps, most))
 
 
-def with_subgoals(data: Transition, draws: GoalDraws, steps: int) -> Transition:
+def with_subgoals(source: Trajectories, draws: GoalDraws, steps: int) -> Transition:
     """`with_goals`, and in extras the states `steps` ahead: see `Subgoals`."""
-    xp, row, batch = _numbers(data), draws.row, with_goals(data, draws)
+    xp, start, batch = source.xp, begun(source, draws.row), with_goals(source, draws)
     anywhere = draws.actor._replace(is_other=xp.ones_like(draws.actor.is_other))
-    rows = xp.stack([row, ahead(data, row, anywhere, steps), ahead(data, row, draws.actor, steps)])
-    state, subgoal, target = data.observation[rows]
+    subgoals = ahead(source, start, anywhere, steps), ahead(source, start, draws.actor, steps)
+    state, subgoal, target = source.states(xp.stack([start.row, *subgoals]))
     extras = {
         "subgoal_observation": xp.concatenate([state, subgoal], axis=-1),
         "target_observation": xp.concatenate([state, target], axis=-1),
@@ -269,9 +284,10 @@ def with_subgoals(data: Transition, draws: GoalDraws, steps: int) -> Transition:
 
 
 def with_options(
-    batch: Transition, data: Transition, row: Any, goal: GoalRows, steps: int
+    batch: Transition, source: Trajectories, number: Any, goal: GoalRows, steps: int
 ) -> Transition:
-    """`batch` of the rows [...], and in extras options, transitions of up to `steps` steps.
+    """`batch` of the rows with these numbers [...], and in extras options, transitions of up to
+    `steps` steps.
 
     An option ends in the state some `steps` on, at most in the trajectory's last or in the goal. A
     goal that would be the row's own state is where the option ends. The option is terminal with the
@@ -279,11 +295,11 @@ def with_options(
     "option_observation" and "option_next_observation" [..., 2 O], "option_reward" and
     "option_terminated" [...].
     """
-    xp = _numbers(data)
+    xp, start = source.xp, begun(source, number)
     is_own = (goal.steps == 0) & ~goal.is_other
-    end = ahead(data, row, goal._replace(is_other=goal.is_other | is_own), steps)
-    goal_row = xp.where(is_own, end, placed(data, row, goal))
-    state, successor, option_goal = data.observation[xp.stack([row, end, goal_row])]
+    end = ahead(source, start, goal._replace(is_other=goal.is_other | is_own), steps)
+    goal_row = xp.where(is_own, end, placed(source, start, goal))
+    state, successor, option_goal = source.states(xp.stack([start.row, end, goal_row]))
     reached = end == goal_row
     extras = {
         "option_observation": xp.concatenate([state, option_goal], axis=-1),
@@ -300,77 +316,6 @@ def options(batch: Transition) -> Transition:
     return batch.replace(**{name: batch.extras[f"option_{name}"] for name in names})
 
 
-def halves(observation: Any) -> tuple[Any, Any]:
-    """The states and the goals [..., O] of observations [..., 2 O]."""
-    size = observation.shape[-1] // 2
-    return observation[..., :size], observation[..., size:]
-
-
 def toward(observation: Any, other: Any) -> Any:
     """The states of observations [..., 2 O] with the goals of `other` [..., 2 O] behind them."""
     return jnp.concatenate([halves(observation)[0], halves(other)[1]], axis=-1)
-
-
-def _numbers(data: Transition) -> Any:
-    """NumPy or JAX, where the data lie."""
-    return np if isinstance(data.observation, np.ndarray) else jnp
-
-
-@declaration
-class FutureGoals(Draw):
-    """Uniform rows, all with goals that their episodes reach later: k steps after the row's
-    observation, k = 1, 2, ..., with P(k) ~ discount^k.
-
-    Both observations have the new goal, and `extras["is_goal"]` [..., O] is 1 where an observation
-    holds it, else 0: a goal must have numbers of its own. Rewards, `terminated` and `truncated`
-    stay.
-    """
-
-    discount: float
-    # `rljax.envs.environment.GoalConditioned`; the training's plan fills it in
-    environment: Any = None
-
-    def extras(self, step: Step) -> dict[str, Array]:
-        return {"time": step.episode_length}  # within its episode, from 1 on
-
-    def with_goals(self, goals: Any, env: str) -> FutureGoals:
-        """The draw with `goals`; raises `ValueError` for a text, the reason why there are none."""
-        if all(hasattr(goals, part) for part in ("achieved", "relabelled")):
-            return dataclasses.replace(self, environment=goals)
-        reason = goals if isinstance(goals, str) else without_goals(env, "rljax/GoalMaze")
-        raise ValueError(f"this agent learns to reach goals, and {reason}.")
-
-    def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
-        goals, number, capacity = self.environment, experience.num_envs, buffer.capacity
-
-        def draw(ring: ReplayBuffer, key: Array, discount: Array) -> Transition:
-            key_rows, key_future = jax.random.split(key)
-            rows = batch_rows(ring, key_rows, experience, experience.batch_size)
-            uniform = jax.random.uniform(key_future, rows.shape)
-            steps = discounted_steps(uniform, discount, steps_left(ring, rows, number))
-            reached = ring.next_observations((rows + number * steps) % capacity)
-            goal, batch = goals.achieved(reached), ring.transitions(rows)
-            nowhere = jnp.zeros_like(batch.observation)
-            return batch.replace(
-                observation=goals.relabelled(batch.observation, goal),
-                next_observation=goals.relabelled(batch.next_observation, goal),
-                extras={IS_GOAL: goals.relabelled(nowhere, jnp.ones_like(goal))},
-            )
-
-        discount: Any = self.discount
-        return jax.vmap(draw, in_axes=(buffer.axes, 0, 0))(buffer, keys, discount)
-
-
-def without_goals(env: str, other: str) -> str:
-    """Why no goal can be replaced in `env`, and that it can in the `other` environment."""
-    return (
-        f"the observations of '{env}' hold none. Choose an environment whose observations hold "
-        f"goals, such as {other}"
-    )
-
-
-def discounted_steps(uniform: Array, discount: Array, left: Array) -> Array:
-    """Steps [...] from 0 to `left`, with P(k) ~ discount^k, by numbers in [0, 1)."""
-    decay = jnp.log(jnp.clip(discount, 1e-6, 1.0 - 1e-6))
-    ahead = jnp.floor(jnp.log1p(uniform * jnp.expm1(decay * (left + 1))) / decay)
-    return jnp.minimum(ahead.astype(jnp.int32), left)
