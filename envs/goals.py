@@ -214,8 +214,8 @@ def goals_of(hosted: Hosted) -> VectorGoals | PictureGoals | str:
         )
     if returned != (2,):
         return (
-            f"goal_reward of '{hosted.name}' returns {returned} for goals {goals.shape}. Return one "
-            "reward for each goal"
+            f"goal_reward of '{hosted.name}' returns {returned} for goals {goals.shape}. Return "
+            "one reward for each goal"
         )
     return _placed(hosted.spaces, reward)
 
