@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+import dataclasses
+from abc import ABC, abstractmethod
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,41 +14,39 @@ from rljax.buffers.storage.ring import ReplayBuffer, steps_left
 from rljax.buffers.windows import LAST
 
 
-class Trajectories(Protocol):
+class Trajectories(ABC):
     """Rows of trajectories."""
 
-    @property
-    def data(self) -> Transition:
-        """All rows [N, ...]."""
-        ...
+    data: Transition  # all rows [N, ...]
 
     @property
+    @abstractmethod
     def xp(self) -> Any:
         """NumPy or JAX, where the rows lie."""
-        ...
 
+    @abstractmethod
     def row(self, number: Any) -> Any:
         """The rows for numbers [...] from 0 to the number of rows - 1."""
-        ...
 
+    @abstractmethod
     def left(self, row: Any) -> Any:
         """How many later rows [...] the trajectories of rows [...] have."""
-        ...
 
+    @abstractmethod
     def later(self, row: Any, steps: Any) -> Any:
         """The rows [...] some steps later in the same trajectory."""
-        ...
 
+    @abstractmethod
     def states(self, row: Any) -> Any:
         """The states [..., O] of rows [...]."""
-        ...
 
+    @abstractmethod
     def next_states(self, row: Any) -> Any:
         """The states [..., O] behind rows [...]."""
-        ...
 
 
-class Recorded(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Recorded(Trajectories):
     """A data set `with_last_rows` of states."""
 
     data: Transition  # [N, ...]
@@ -71,14 +71,16 @@ class Recorded(NamedTuple):
         return self.data.next_observation[row]
 
 
-class Stored(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Stored(Trajectories):
     """One learner's ring, whose observations are [state; goal] and whose extras have the time."""
 
     ring: ReplayBuffer
     num_envs: int
 
     @property
-    def data(self) -> Transition:
+    def data(self) -> Transition:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The ring's rows."""
         return self.ring.data
 
     @property
