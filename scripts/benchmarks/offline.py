@@ -4,8 +4,9 @@ cost of acting and of reading a file.
 Measurements alternate (ours, bound, theirs, ours, ...), each in a separate process. Medians are
 reported. The other implementations are unchanged clones. github.com/corl-team/CORL and the authors'
 Diffusion-QL (github.com/Zhendong-Wang/Diffusion-Policies-for-Offline-RL) need a Python with torch
-and numpy; their other imports are replaced. The authors' FQL (github.com/seohongpark/fql) and GCIQL
-(github.com/seohongpark/ogbench) need a Python with our requirements and ml_collections.
+and numpy; their other imports are replaced. The authors' FQL (github.com/seohongpark/fql) and their
+agents of goals (github.com/seohongpark/ogbench) need a Python with our requirements and
+ml_collections.
 github.com/nissymori/JAX-CORL needs one with distrax, pydantic, omegaconf and tqdm, of versions of
 its time (jax 0.4.35, flax 0.9, distrax 0.1.5):
 
@@ -33,7 +34,17 @@ from scripts.benchmarks import measuring
 from scripts.benchmarks.measuring import add_sample, conclude, loaded, options_of, use_code
 
 BATCH = 256
-SIZES = {"fql": (28, 5), "gciql": (28, 5)}  # sizes of observations and actions, as in cube-single
+# Our agent of goals: the authors' class and data set.
+GOALS = {
+    "gcbc": ("GCBCAgent", "GCDataset"),
+    "gcivl": ("GCIVLAgent", "GCDataset"),
+    "gciql": ("GCIQLAgent", "GCDataset"),
+    "hiql": ("HIQLAgent", "HGCDataset"),
+    "crl": ("CRLAgent", "GCDataset"),
+    "qrl": ("QRLAgent", "GCDataset"),
+}
+# Sizes of observations and actions, as in cube-single.
+SIZES = dict.fromkeys(("fql", *GOALS), (28, 5))
 SIZE = (17, 6)  # sizes for all other agents, as in HalfCheetah
 TRANSITIONS = 100_000  # in the data set for learning
 ROWS = 1_000_000  # of the file that is read
@@ -56,13 +67,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dql one-step": ("dql", {"improvement": "one_step"}),
     "ofql": ("ofql", {}),
     "fql": ("fql", {}),
-    "gciql": ("gciql", {}),
+    **{agent: (agent, {}) for agent in GOALS},
 }
 PRECISE = ("dql", "ofql", "fql")  # agents with a precision setting
 SLOWER = {
     "cql": 20,
     "fql": 20,
-    "gciql": 20,
+    **dict.fromkeys(GOALS, 20),
+    "gcbc": 5,
     "dql": 5,
     "dql max-Q": 10,
     "dql one-step": 5,
@@ -335,20 +347,21 @@ def flow_ql(variant: str, updates: int, clone: str) -> dict[str, Any]:
     return learnt(agents.FQLAgent, agents.get_config(), sample, updates)
 
 
-def goal_ql(variant: str, updates: int, clone: str) -> dict[str, Any]:
-    """Updates per second of the authors' GCIQLAgent, on batches from their own GCDataset."""
+def of_goals(variant: str, updates: int, clone: str) -> dict[str, Any]:
+    """Updates per second of the authors' agents of goals, on batches from their own data sets."""
     import numpy as np
 
     use_code(Path(clone, "impls"))
-    agents: Any = importlib.import_module("agents.gciql")
+    agents: Any = importlib.import_module(f"agents.{variant}")
     sets: Any = importlib.import_module("utils.datasets")
     arrays = synthetic(TRANSITIONS, SIZES[variant])
     del arrays["rewards"]
     arrays["terminals"][-1] = True
     arrays["terminals"] = arrays["terminals"].astype(np.float32)
     config = agents.get_config()
-    drawn = sets.GCDataset(sets.Dataset.create(**arrays), config)
-    return learnt(agents.GCIQLAgent, config, drawn.sample, updates)
+    name, kind = GOALS[variant]
+    drawn = getattr(sets, kind)(sets.Dataset.create(**arrays), config)
+    return learnt(getattr(agents, name), config, drawn.sample, updates)
 
 
 def learnt(
@@ -411,7 +424,7 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
     "jax_corl": jax_corl,
     "diffusion_ql": diffusion_ql,
     "flow_ql": flow_ql,
-    "goal_ql": goal_ql,
+    "of_goals": of_goals,
     "written": written,
     "read": read,
 }
@@ -430,7 +443,7 @@ def main() -> None:
     parser.add_argument("--peer", help="Python of an environment that has PyTorch, for both")
     parser.add_argument("--fql", type=Path, help="a clone of the authors' FQL")
     parser.add_argument(
-        "--ogbench", type=Path, help="a clone of the authors' OGBench, which holds GCIQL"
+        "--ogbench", type=Path, help="a clone of OGBench, which holds the agents of goals"
     )
     parser.add_argument(
         "--jax-peer", help="Python of an environment that has JAX, Flax, distrax and ml_collections"
@@ -459,7 +472,7 @@ def main() -> None:
             dict.fromkeys(("dql", "dql max-Q"), "authors'"),
         ),
         "flow_ql": (options.fql, options.jax_peer, {"fql": "authors'"}),
-        "goal_ql": (options.ogbench, options.jax_peer, {"gciql": "authors'"}),
+        "of_goals": (options.ogbench, options.jax_peer, dict.fromkeys(GOALS, "authors'")),
     }
 
     measure = functools.partial(measuring.measure, script=__file__)

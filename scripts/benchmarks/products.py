@@ -4,9 +4,9 @@
       --output results/speed/measurements/products.json
 
 One update at full size on Humanoid's shapes (REPPO's on HalfCheetah's, of the sizes of
-`scripts/updates/compare_reppo.py`). Times are those of XLA's profiler on a CPU, operation by
-operation; a product is an operation that holds one. Beside its rate is that of one product alone,
-of the critic's width and as many rows as a batch.
+`scripts/updates/compare_reppo.py`; agents of goals on cube-single's, batches of 256). Times are
+those of XLA's profiler on a CPU, operation by operation; a product is an operation that holds one.
+Beside its rate is that of one product alone, of the critic's width and as many rows as a batch.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ import jax
 import jax.numpy as jnp
 from jax.profiler import ProfileData
 
+from scripts.benchmarks import offline
+from scripts.benchmarks.offline import GOALS
+
 if TYPE_CHECKING:
     from rljax.agent import EnvSpec, Transition
 
-AGENTS = ("xqc", "bro", "simbav2", "crossq", "flashsac", "reppo")
+AGENTS = ("xqc", "bro", "simbav2", "crossq", "flashsac", "reppo", *GOALS)
 COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \([^\n]*\{\n(.*?)^\}", re.M | re.S)
 OPERATION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (\(?\w+\[[\d,]*\])[^\n]*? ([\w\-]+)\(", re.M)
 DOT = re.compile(r"%?([\w.\-]+) = \w+\[([\d,]*)\][^\n]*? dot\(%?([\w.\-]+), [^\n]*")
@@ -136,10 +139,15 @@ def measured(agent: str, updates: int = 5, **changes: Any) -> Figures:
         full = compare_reppo.FULL
         spec = EnvSpec("test/HalfCheetah", (full.observation,), full.action)
         config = compare_reppo.config_of(changes, full)
+    batch: Any = None
+    if agent in GOALS:
+        _, learner, batch, stacked = offline.prepared(agent, 1, sampling=False, **changes)
+        spec, config = learner.spec, jax.tree.map(lambda x: x[0], stacked)
     state = jax.jit(module.init, static_argnums=1)(key, spec, config)
-    batch = (
-        rollout(spec, state, config) if agent == "reppo" else shared.random_batch(config.batch_size)
-    )
+    if agent == "reppo":
+        batch = rollout(spec, state, config)
+    elif batch is None:
+        batch = shared.random_batch(config.batch_size)
     compiled = jax.jit(module.update).lower(state, batch, key, jnp.asarray(0), config).compile()
     products, names = of_products(compiled.as_text() or "")
 
@@ -151,7 +159,8 @@ def measured(agent: str, updates: int = 5, **changes: Any) -> Figures:
     whole = sum(seconds for _, seconds in times.values())
     inside = sum(times[name][1] for name in products if name in times)
     counted = sum(times[name][0] * flop for name, flop in products.items() if name in times)
-    width = max(getattr(config, "critic_widths", None) or config.critic_hidden)
+    widths = getattr(config, "critic_widths", None) or getattr(config, "critic_hidden", None)
+    width = max(widths or config.hidden)
     alone = one_product(int(config.batch_size), width)
     return Figures(whole / updates, inside / whole, 1e-9 * counted / inside, alone)
 
