@@ -60,6 +60,19 @@ def example() -> Any:
     return SPEC, CONFIG, reference.transitions()
 
 
+def edited(
+    config: Any, edit: Any, observation: np.ndarray, action: np.ndarray, noise: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Actions that the change is added to, and its density: tanh of a Gaussian."""
+    output = reference.of_field(edit, action, observation)
+    mean, log_std = np.split(output, 2, axis=1)
+    std = np.exp(np.clip(log_std, config.log_std_min, config.log_std_max))
+    raw = mean + std * noise
+    log_prob = -0.5 * np.square(noise) - np.log(std) - 0.5 * np.log(2.0 * np.pi)
+    log_prob = (log_prob - np.log(1.0 - np.square(np.tanh(raw)))).sum(axis=1)
+    return np.clip(action + config.edit_scale * np.tanh(raw), -1.0, 1.0), log_prob
+
+
 class Reference(value_learning.Networks):
     """Both sources; which of them counts is said by the settings."""
 
@@ -81,14 +94,7 @@ class Reference(value_learning.Networks):
     def edited(
         self, edit: Any, observation: np.ndarray, action: np.ndarray, noise: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Actions that the change is added to, and its density: tanh of a Gaussian."""
-        output = reference.of_field(edit, action, observation)
-        mean, log_std = np.split(output, 2, axis=1)
-        std = np.exp(np.clip(log_std, self.config.log_std_min, self.config.log_std_max))
-        raw = mean + std * noise
-        log_prob = -0.5 * np.square(noise) - np.log(std) - 0.5 * np.log(2.0 * np.pi)
-        log_prob = (log_prob - np.log(1.0 - np.square(np.tanh(raw)))).sum(axis=1)
-        return np.clip(action + self.config.edit_scale * np.tanh(raw), -1.0, 1.0), log_prob
+        return edited(self.config, edit, observation, action, noise)
 
     def drawn(self, critics: list[Any], key: jax.Array) -> list[Any]:
         """Those that judge."""

@@ -1,5 +1,5 @@
-"""QAM against float64 NumPy written from the paper, all gradients by differences; edits beside
-the authors' code alone, scripts/updates/offline/compare_qam.py.
+"""QAM against float64 NumPy written from the paper, and its edits from the authors' code
+(ColinQiyangLi/qam), all gradients by differences.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from rljax.agent import Transition, first_memory
 from rljax.agents import qam
 from tests.agents import reference, trees, value_learning
+from tests.agents.test_expo import edited
 from tests.agents.test_qc import A, H, chunks
 from tests.agents.value_learning import KEY, SPEC
 
@@ -65,6 +66,9 @@ class Reference:
         }
         if config.form == "fql":
             self.learnt["one_step"] = reference.field(learnt.one_step)
+        if config.form == "edit":
+            self.learnt["edit"] = reference.field(learnt.edit)
+            self.learnt["log_temperature"] = reference.exact(learnt.log_temperature)
         self.adams = {name: reference.Adam(config.learning_rate) for name in self.learnt}
         self.target_critic = reference.critics(state.target_critic)
         self.target_base = reference.field(state.target_base)
@@ -119,13 +123,14 @@ class Reference:
         observation, action, successor, _, alive = value_learning.arrays(batch)
         length, total, whole = reference.chunk_return(batch, config.discount)
         key_critic, key_base, key_tuned, key_form = jax.random.split(key, 4)
-        drawn = jax.random.normal(jax.random.split(key_critic)[0], action.shape)
-        noise = np.asarray(drawn, np.float64)
+        noise, of_edit = (reference.noise(x, action.shape) for x in jax.random.split(key_critic))
         if config.form == "fql":
             policy = self.learnt["one_step"]
             following = np.clip(self.one_step(policy, successor, noise), -1.0, 1.0)
         else:
             following = self.flow(successor, noise)
+        if config.form == "edit":
+            following = edited(config, self.learnt["edit"], successor, following, of_edit)[0]
         q = self.values(self.target_critic, successor, following)
         q = q.mean(axis=0) - config.pessimism * q.std(axis=0)
         y = total + config.discount**length * alive * q
@@ -134,7 +139,9 @@ class Reference:
         time = np.asarray(jax.random.uniform(key_time, (5,)), np.float64)
         between = (1.0 - time[:, None]) * start + time[:, None] * action
         points, adjoints = self.adjoints(observation, key_tuned)
-        noise = np.asarray(jax.random.normal(key_form, action.shape), np.float64)
+        noise = reference.noise(key_form, action.shape)
+        if config.form == "edit":
+            noise, of_edit = (reference.noise(x, action.shape) for x in jax.random.split(key_form))
         target = self.flow(observation, noise)
         old_critics = self.learnt["critic"]
 
@@ -160,10 +167,23 @@ class Reference:
             q = self.values(old_critics, observation, np.clip(sample, -1.0, 1.0))
             return float(config.distillation_weight * np.square(sample - target).mean() - q.mean())
 
+        def edit_loss(edit: Any) -> float:
+            changed, log_prob = edited(config, edit, observation, target, of_edit)
+            q = self.values(old_critics, observation, changed).mean(axis=0)
+            return float((np.exp(self.learnt["log_temperature"]) * log_prob - q).mean())
+
+        def temperature_loss(log_temperature: Any) -> float:
+            _, log_prob = edited(config, self.learnt["edit"], observation, target, of_edit)
+            wanted = config.target_entropy_share * self.spec.action_size
+            return float(np.exp(log_temperature) * (wanted - log_prob.mean()))
+
         losses = {"critic": critic_loss, "base": base_loss, "tuned": matching_loss}
         names = {"critic": "critic/loss", "base": "actor/base", "tuned": "actor/matching"}
         if config.form == "fql":
             losses["one_step"], names["one_step"] = one_step_loss, "actor/one_step"
+        if config.form == "edit":
+            losses |= {"edit": edit_loss, "log_temperature": temperature_loss}
+            names |= {"edit": "actor/edit", "log_temperature": "temperature/loss"}
         metrics = {names[name]: loss(self.learnt[name]) for name, loss in losses.items()}
         metrics["critic/q"] = float(self.values(old_critics, observation, action).mean())
         metrics["critic/target"] = float(y.mean())
@@ -187,6 +207,7 @@ CASES: dict[str, Any] = {
     "single actions": {},
     "chunks, without a limit": {"chunk_length": H, "max_grad_norm": None, "pessimism": 0.0},
     "with FQL's policy": {"form": "fql", "distillation_weight": 3.0},
+    "with edits": {"form": "edit", "edit_scale": 0.4, "chunk_length": H},
 }
 update = jax.jit(qam.update)
 
@@ -206,6 +227,8 @@ def test_updates_equal_the_papers(changes: Any) -> None:
     actual |= {"tuned": reference.field(learnt.tuned)}
     if config.form == "fql":
         actual["one_step"] = reference.field(learnt.one_step)
+    if config.form == "edit":
+        actual |= {"edit": reference.field(learnt.edit), "log_temperature": learnt.log_temperature}
     for name, network in actual.items():
         reference.assert_same(network, expected.learnt[name], name)
     reference.assert_same(

@@ -24,7 +24,15 @@ GoalSource = Literal["mixed", "future", "final", "episode"]
 
 
 @declaration
-class Hindsight(Draw):
+class TimedDraw(Draw):
+    """A draw that knows the time of each row."""
+
+    def extras(self, step: Step) -> dict[str, Array]:
+        return {"time": step.episode_length}  # within its episode, from 1 on
+
+
+@declaration
+class Hindsight(TimedDraw):
     """Uniform rows, with the goals of a `share` of them replaced; observations and rewards follow,
     `terminated` and `truncated` do not.
 
@@ -46,9 +54,6 @@ class Hindsight(Draw):
     goals: GoalSource = "mixed"
 
     flag: ClassVar[str] = "hindsight"
-
-    def extras(self, step: Step) -> dict[str, Array]:
-        return {"time": step.episode_length}  # within its episode, from 1 on
 
     def with_goals(self, goals: Any, env: str) -> Hindsight:
         """The draw with `goals`; raises `ValueError` for a text, the reason why there are none."""
@@ -113,7 +118,7 @@ class Hindsight(Draw):
 
 
 @declaration
-class FutureGoals(Draw):
+class FutureGoals(TimedDraw):
     """Uniform rows, all with goals that their episodes reach later: k steps after the row's
     observation, k = 1, 2, ..., with P(k) ~ discount^k.
 
@@ -125,9 +130,6 @@ class FutureGoals(Draw):
     discount: float
     # `rljax.envs.environment.GoalConditioned`; the training's plan fills it in
     environment: Any = None
-
-    def extras(self, step: Step) -> dict[str, Array]:
-        return {"time": step.episode_length}  # within its episode, from 1 on
 
     def with_goals(self, goals: Any, env: str) -> FutureGoals:
         """The draw with `goals`; raises `ValueError` for a text, the reason why there are none."""
@@ -158,7 +160,7 @@ class FutureGoals(Draw):
 
 
 @declaration
-class ReplayGoals(Draw):
+class ReplayGoals(TimedDraw):
     """Uniform rows of a replay with the goals of a data set's `draw`, of states in the replay; and
     beside a data set rows of it with goals of its own.
     """
@@ -170,9 +172,6 @@ class ReplayGoals(Draw):
     @property
     def beside_data(self) -> Goals:
         return self.draw
-
-    def extras(self, step: Step) -> dict[str, Array]:
-        return {"time": step.episode_length}  # within its episode, from 1 on
 
     def fresh(
         self,
