@@ -461,11 +461,19 @@ def products() -> list[str]:
 
 
 def goals() -> list[str]:
-    """GCIQL's updates."""
-    rows: Rows = (("GCIQL", "gciql ours updates/s", "gciql authors' updates/s", None),)
-    share = benchmark("goals")["ratios"]["gciql ours / bound"]
-    rows_shown = [[*row[:4], f"{share:.0%}"] for row in ratio_rows("goals", rows)]
-    return table(["updates/s", "ours", "authors'", "ratio", "share of the bound"], rows_shown)
+    """Updates of agents of goals, and what part of them are products."""
+    ratios, figures = benchmark("goals")["ratios"], benchmark("products-goals")["agents"]
+    rows = []
+    for agent, of_products in figures.items():
+        measured = tuple(f"{agent} {side} updates/s" for side in ("ours", "authors'"))
+        ((*row, _),) = ratio_rows("goals", ((agent.upper(), *measured, 1.2),))
+        inside, alone = (
+            of_products[f"gflop_per_second_{part}"] for part in ("in_products", "of_one_product")
+        )
+        bound, share = ratios[f"{agent} ours / bound"], of_products["share_in_products"]
+        rows.append([*row, f"{bound:.0%}", f"{share:.0%}", f"{inside / alone:.0%}"])
+    header = ["updates/s", "ours", "authors'", "ratio (aim 1.2)", "share of the bound"]
+    return table([*header, "of an update products", "their rate, of one product's"], rows)
 
 
 def actions() -> list[str]:
