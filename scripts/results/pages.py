@@ -465,8 +465,8 @@ def goals() -> list[str]:
     ratios, figures = benchmark("goals")["ratios"], benchmark("products-goals")["agents"]
     rows = []
     for agent, of_products in figures.items():
-        measured = tuple(f"{agent} {side} updates/s" for side in ("ours", "authors'"))
-        ((*row, _),) = ratio_rows("goals", ((agent.upper(), *measured, 1.2),))
+        ours, theirs = (f"{agent} {side} updates/s" for side in ("ours", "authors'"))
+        ((*row, _),) = ratio_rows("goals", ((agent.upper(), ours, theirs, 1.2),))
         inside, alone = (
             of_products[f"gflop_per_second_{part}"] for part in ("in_products", "of_one_product")
         )

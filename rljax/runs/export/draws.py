@@ -39,7 +39,10 @@ def draws(closed: Any) -> list[RandomInput]:
 
 
 def evaluate(closed: Any, inputs: Sequence[Any], draw: Callable[[Any, Any], Any]) -> list[Any]:
-    """The outputs of a program, whose random numbers are those of `draw(equation, inputs)`."""
+    """The outputs of a program, whose random numbers are those of `draw(equation, inputs)`.
+
+    Of branches that draw, all are evaluated, and one is selected.
+    """
     values: dict[Any, Any] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     values.update(zip(closed.jaxpr.invars, inputs, strict=True))
 
@@ -53,6 +56,11 @@ def evaluate(closed: Any, inputs: Sequence[Any], draw: Callable[[Any, Any], Any]
             outputs = [draw(equation, arguments)]
         elif body is not None:
             outputs = evaluate(body, arguments, draw)
+        elif branches := _drawing_branches(equation):
+            index, *others = arguments
+            each = [evaluate(branch, others, draw) for branch in branches]
+            which = index.astype(bool) if len(branches) == 2 else index
+            outputs = [jax.lax.select_n(which, *cases) for cases in zip(*each, strict=True)]
         else:
             outputs = bound(equation, arguments)
         values.update(zip(equation.outvars, outputs, strict=True))
@@ -84,11 +92,22 @@ def _equations(jaxpr: Any) -> Iterator[Any]:
             yield equation
         elif body is not None:
             yield from _equations(body.jaxpr)
+        elif branches := _drawing_branches(equation):
+            for branch in branches:
+                yield from _equations(branch.jaxpr)
         elif any(map(_draws, _inner(equation))):
             raise ValueError(
                 "this policy draws random numbers inside a loop, which no file can hold. Draw them "
                 "all before the loop."
             )
+
+
+def _drawing_branches(equation: Any) -> Sequence[Any]:
+    """The programs of which an equation runs one, if any of them draws."""
+    if equation.primitive.name != "cond":
+        return ()
+    branches = equation.params["branches"]
+    return branches if any(_draws(branch.jaxpr) for branch in branches) else ()
 
 
 def _inner(equation: Any) -> Iterator[Any]:

@@ -36,6 +36,7 @@ KINDS: dict[str, tuple[Any, ...]] = {
     "pictures": ("dqn", SEEN, spaces.Discrete(3), False, {}),
     "memory": ("ppo", test_policy.VECTOR, MIXED, False, {"memory": "gru"}),
     "noise": ("ifql", test_policy.VECTOR, BOX, False, {"num_candidates": 4, "flow_steps": 2}),
+    "chunks": ("qc", test_policy.VECTOR, BOX, False, {"chunk_length": 2, "flow_steps": 2}),
 }
 NETWORKS: dict[str, tuple[Any, ...]] = {
     **{
