@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax.agent import Base, Transition
+from rljax.agent import Base, Transition, require_acting
 from rljax.agents import resfit, td3
 from rljax.networks.inputs import Raw
+from rljax.runs.policies import loading
 from tests.agents import reference, trees, value_learning
 from tests.agents.value_learning import KEY, SPEC
 from tests.helpers import small_runs
@@ -237,4 +238,4 @@ def test_corrects_a_base_that_plays_chunks(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"remembers, and '.*data\.npz' does not have its actions"):
         train(200, tmp_path / "mixed", data=data)
     with pytest.raises(ValueError, match="'fqe' needs one that acts on single observations"):
-        small_runs.train("fqe", "none", 100, tmp_path / "fqe", data=data, base=str(base))
+        require_acting("fqe", loading.base(base))

@@ -99,7 +99,7 @@ WAYS = {
         "ReinFlow",
         "reinflow",
         "from",
-        FLOW | {"num_steps": 125, "batch_size": 250},  # rollouts of 1,000 steps
+        FLOW | {"num_steps": 125, "batch_size": 250},  # of each environment
         parts=("actor.flow=actor",),
         longer=True,
         warms_up=False,
