@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from rljax.agent import Array, Transition, choose
 from rljax.buffers.dataset import ALIAS, AliasDraws, aliased, drawn_rows, transitions
 from rljax.buffers.experience import declaration
-from rljax.buffers.replay import Replay, with_columns
+from rljax.buffers.replay import Replay, uniform, with_columns
 from rljax.buffers.rows import AS_STORED, RewardMap
 from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.buffers.windows import REWARDS
@@ -97,16 +97,15 @@ class Mixed(Replay):
     ) -> tuple[Transition, Transition]:
         """`offline` rows of the data set and `online` new ones, [P, U, ...] each."""
         key_offline, key_online = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
-        old = self._recorded(data, key_offline, offline)
-        new = self.draw.fresh(buffer, key_online, self, online, self.reward_map)
-        return _alike(old, self._as_data(new))
-
-    def _recorded(self, data: Transition, keys: Array, size: int) -> Transition:
         draw = self.draw.beside_data
         if draw is None:
-            return drawn_rows(data, keys, size, self, self.summed_steps)
-        sized = dataclasses.replace(self, batch_size=size)
-        return draw.take(data, draw.random(keys, data.reward.shape[0], sized))
+            old = drawn_rows(data, key_offline, offline, self, self.summed_steps)
+            new = uniform(buffer, key_online, self, online, self.reward_map)
+        else:
+            sized = [dataclasses.replace(self, batch_size=size) for size in (offline, online)]
+            old = draw.take(data, draw.random(key_offline, data.reward.shape[0], sized[0]))
+            new = self.draw(buffer, key_online, sized[1])
+        return _alike(old, self._as_data(new))
 
     def _pooled(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:
         number, weighted = data.reward.shape[0], ALIAS in data.extras

@@ -86,19 +86,10 @@ class Draw:
 
     @property
     def beside_data(self) -> Any:
-        """The `DatasetDraw` of rows of a data set beside this; None for rows drawn alike."""
+        """The `DatasetDraw` of rows of a data set beside this; None where rows of both sources are
+        drawn alike.
+        """
         return None
-
-    def fresh(
-        self,
-        buffer: ReplayBuffer,
-        keys: Array,
-        experience: Replay,
-        size: int,
-        reward_map: RewardMap = AS_STORED,
-    ) -> Transition:
-        """The new rows of batches beside a data set, [P, U, size, ...]; `keys` are [P]."""
-        return uniform(buffer, keys, experience, size, reward_map)
 
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
         """Batches [P, U, B, ...]; `keys` are [P]."""

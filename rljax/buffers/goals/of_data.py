@@ -152,7 +152,7 @@ class Goals(DatasetDraw):
 
     def batch(self, source: Trajectories, drawn: Any) -> Transition:
         """The batches [..., B, ...] for what was `drawn`."""
-        return with_goals(source, drawn)
+        return with_goals(source, begun(source, drawn.row), drawn)
 
 
 @declaration
@@ -183,10 +183,11 @@ class Subgoals(Goals):
         return SubgoalDraws(draws, option)
 
     def batch(self, source: Trajectories, drawn: Any) -> Transition:
-        batch = with_subgoals(source, drawn.goals, self.subgoal_steps)
+        start = begun(source, drawn.goals.row)
+        batch = with_subgoals(source, start, drawn.goals, self.subgoal_steps)
         if drawn.option is None:
             return batch
-        return with_options(batch, source, drawn.goals.row, drawn.option, self.option_steps)
+        return with_options(batch, source, start, drawn.option, self.option_steps)
 
 
 def goal_rows(
@@ -213,15 +214,27 @@ def goal_rows(
     )
 
 
-def with_goals(source: Trajectories, draws: GoalDraws) -> Transition:
+class Start(NamedTuple):
+    """Rows [...] of trajectories, and how many later rows these have."""
+
+    row: Any
+    left: Any
+
+
+def begun(source: Trajectories, number: Any) -> Start:
+    """The rows with these numbers [...]."""
+    row = source.row(number)
+    return Start(row, source.left(row))
+
+
+def with_goals(source: Trajectories, start: Start, draws: GoalDraws) -> Transition:
     """Transitions with goals behind their states.
 
     `observation` and `next_observation` [..., B, 2 O] hold the values' goals,
     `extras["actor_observation"]` the actor's. Where a row is its own goal, the reward is 0 and
     `terminated` True, elsewhere -1 and False.
     """
-    xp, start = source.xp, begun(source, draws.row)
-    row = start.row
+    xp, row = source.xp, start.row
     value, actor = (placed(source, start, goal) for goal in (draws.value, draws.actor))
     state, value_goal, actor_goal = source.states(xp.stack([row, value, actor]))
     reached = value == row
@@ -234,19 +247,6 @@ def with_goals(source: Trajectories, draws: GoalDraws) -> Transition:
         next_observation=xp.concatenate([source.next_states(row), value_goal], axis=-1),
         extras={"actor_observation": xp.concatenate([state, actor_goal], axis=-1)},
     )
-
-
-class Start(NamedTuple):
-    """Rows [...] of trajectories, and how many later rows these have."""
-
-    row: Any
-    left: Any
-
-
-def begun(source: Trajectories, number: Any) -> Start:
-    """The rows with these numbers [...]."""
-    row = source.row(number)
-    return Start(row, source.left(row))
 
 
 def placed(source: Trajectories, start: Start, goal: GoalRows) -> Any:
@@ -270,9 +270,9 @@ def ahead(source: Trajectories, start: Start, goal: GoalRows, steps: int) -> Any
     return source.later(start.row, xp.minimum(steps, most))
 
 
-def with_subgoals(source: Trajectories, draws: GoalDraws, steps: int) -> Transition:
+def with_subgoals(source: Trajectories, start: Start, draws: GoalDraws, steps: int) -> Transition:
     """`with_goals`, and in extras the states `steps` ahead: see `Subgoals`."""
-    xp, start, batch = source.xp, begun(source, draws.row), with_goals(source, draws)
+    xp, batch = source.xp, with_goals(source, start, draws)
     anywhere = draws.actor._replace(is_other=xp.ones_like(draws.actor.is_other))
     subgoals = ahead(source, start, anywhere, steps), ahead(source, start, draws.actor, steps)
     state, subgoal, target = source.states(xp.stack([start.row, *subgoals]))
@@ -284,10 +284,9 @@ def with_subgoals(source: Trajectories, draws: GoalDraws, steps: int) -> Transit
 
 
 def with_options(
-    batch: Transition, source: Trajectories, number: Any, goal: GoalRows, steps: int
+    batch: Transition, source: Trajectories, start: Start, goal: GoalRows, steps: int
 ) -> Transition:
-    """`batch` of the rows with these numbers [...], and in extras options, transitions of up to
-    `steps` steps.
+    """`batch` of the rows `start` [...], and in extras options, transitions of up to `steps` steps.
 
     An option ends in the state some `steps` on, at most in the trajectory's last or in the goal. A
     goal that would be the row's own state is where the option ends. The option is terminal with the
@@ -295,7 +294,7 @@ def with_options(
     "option_observation" and "option_next_observation" [..., 2 O], "option_reward" and
     "option_terminated" [...].
     """
-    xp, start = source.xp, begun(source, number)
+    xp = source.xp
     is_own = (goal.steps == 0) & ~goal.is_other
     end = ahead(source, start, goal._replace(is_other=goal.is_other | is_own), steps)
     goal_row = xp.where(is_own, end, placed(source, start, goal))

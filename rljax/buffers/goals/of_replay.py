@@ -14,7 +14,6 @@ from rljax.buffers.experience import declaration
 from rljax.buffers.goals.of_data import Goals
 from rljax.buffers.goals.trajectories import Stored
 from rljax.buffers.replay import Draw, Replay, batch_rows
-from rljax.buffers.rows import AS_STORED, RewardMap
 from rljax.buffers.storage.ring import ReplayBuffer, earlier_rows, steps_left
 
 IS_GOAL = "is_goal"  # in extras: 1 where an observation [O] holds its goal, else 0
@@ -173,25 +172,14 @@ class ReplayGoals(TimedDraw):
     def beside_data(self) -> Goals:
         return self.draw
 
-    def fresh(
-        self,
-        buffer: ReplayBuffer,
-        keys: Array,
-        experience: Replay,
-        size: int,
-        reward_map: RewardMap = AS_STORED,
-    ) -> Transition:
-        del reward_map  # rewards say whether a row is its own goal
-        shape, number = (experience.num_updates, size), experience.num_envs
+    def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
+        shape, number = (experience.num_updates, experience.batch_size), experience.num_envs
 
         def draw(ring: ReplayBuffer, key: Array, goals: Goals) -> Transition:
             drawn = goals.draws(key, shape, jnp.maximum(ring.drawable, 1))
             return goals.batch(Stored(ring, number), drawn)
 
         return jax.vmap(draw, in_axes=(buffer.axes, 0, 0))(buffer, keys, self.draw)
-
-    def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
-        return self.fresh(buffer, keys, experience, experience.batch_size)
 
 
 def goal_dataset(config: Any, draw: Goals) -> Dataset:
