@@ -4,14 +4,16 @@ cost of acting and of reading a file.
 Measurements alternate (ours, bound, theirs, ours, ...), each in a separate process. Medians are
 reported. The other implementations are unchanged clones. github.com/corl-team/CORL and the authors'
 Diffusion-QL (github.com/Zhendong-Wang/Diffusion-Policies-for-Offline-RL) need a Python with torch
-and numpy; their other imports are replaced. The authors' FQL (github.com/seohongpark/fql) and their
-agents of goals (github.com/seohongpark/ogbench) need a Python with our requirements and
-ml_collections.
+and numpy; their other imports are replaced. The authors' FQL (github.com/seohongpark/fql), their
+agents of goals (github.com/seohongpark/ogbench) and QAM's authors' agents that play chunks
+(github.com/ColinQiyangLi/qam) need a Python with our requirements and ml_collections, the last also
+tensorflow_probability.
 github.com/nissymori/JAX-CORL needs one with distrax, pydantic, omegaconf and tqdm, of versions of
 its time (jax 0.4.35, flax 0.9, distrax 0.1.5):
 
   python scripts/benchmarks/offline.py --corl CORL --dql DQL --peer peer/bin/python --fql FQL \
-      --ogbench OGBENCH --jax-peer flax/bin/python --output results/speed/measurements/offline.json
+      --ogbench OGBENCH --qam QAM --jax-peer flax/bin/python \
+      --output results/speed/measurements/offline.json
   python scripts/benchmarks/offline.py --agents td3_bc iql --jax-corl JAX-CORL \
       --jax-peer older/bin/python --rows 0 --updates 1200 \
       --output results/speed/measurements/jax_corl.json
@@ -26,7 +28,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +45,33 @@ GOALS = {
     "crl": ("CRLAgent", "GCDataset"),
     "qrl": ("QRLAgent", "GCDataset"),
 }
+LENGTH = 5  # actions of a chunk
+# Our agent that plays chunks: the module and class of QAM's authors, and the settings of both
+# where they are not the defaults.
+CHUNKS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
+    "qam": ("qam", "QAMAgent", {}, {}),
+    "qsm": (
+        "dcgql",
+        "DCGQLAgent",
+        {},
+        {"inv_temp": 10.0, "alpha": 10.0, "clip_sampler_after": True},
+    ),
+    "expo": (
+        "fedit",
+        "FEditAgent",
+        {
+            "edit_source": "flow",
+            "keep_unedited": False,
+            "num_candidates": 1,
+            "min_critics": None,
+            "pessimism": 0.5,
+        },
+        {"edit_scale": 0.05},
+    ),
+    "dsrl": ("dsrl", "DSRLAgent", {}, {}),
+}
 # Sizes of observations and actions, as in cube-single.
-SIZES = dict.fromkeys(("fql", *GOALS), (28, 5))
+SIZES = dict.fromkeys(("fql", *GOALS, *CHUNKS), (28, 5))
 SIZE = (17, 6)  # sizes for all other agents, as in HalfCheetah
 TRANSITIONS = 100_000  # in the data set for learning
 ROWS = 1_000_000  # of the file that is read
@@ -68,12 +95,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "ofql": ("ofql", {}),
     "fql": ("fql", {}),
     **{agent: (agent, {}) for agent in GOALS},
+    **{agent: (agent, {"chunk_length": LENGTH, **CHUNKS[agent][2]}) for agent in CHUNKS},
 }
 PRECISE = ("dql", "ofql", "fql")  # agents with a precision setting
 SLOWER = {
     "cql": 20,
     "fql": 20,
     **dict.fromkeys(GOALS, 20),
+    **dict.fromkeys(CHUNKS, 40),
     "gcbc": 5,
     "dql": 5,
     "dql max-Q": 10,
@@ -144,7 +173,7 @@ def prepared(
     experience = module.experience(config)
     spec = experience.observed_spec(EnvSpec("data", (size[0],), size[1]), "data")
     data = experience.prepare(data)
-    if "goals" in experience.observes and not sampling:
+    if not sampling:
         keys = jax.random.split(jax.random.key(0), seeds)
         data = jax.tree.map(lambda x: x[0, 0], experience.sample(None, data, keys))
     return module, Learner(module, spec, seeds), data, config
@@ -344,7 +373,7 @@ def flow_ql(variant: str, updates: int, clone: str) -> dict[str, Any]:
         rows = generator.integers(TRANSITIONS, size=size)
         return {name: array[rows] for name, array in arrays.items()}
 
-    return learnt(agents.FQLAgent, agents.get_config(), sample, updates)
+    return learnt(agents.FQLAgent, agents.get_config(), sample(1), sample, updates)
 
 
 def of_goals(variant: str, updates: int, clone: str) -> dict[str, Any]:
@@ -361,16 +390,43 @@ def of_goals(variant: str, updates: int, clone: str) -> dict[str, Any]:
     config = agents.get_config()
     name, kind = GOALS[variant]
     drawn = getattr(sets, kind)(sets.Dataset.create(**arrays), config)
-    return learnt(getattr(agents, name), config, drawn.sample, updates)
+    return learnt(getattr(agents, name), config, drawn.sample(1), drawn.sample, updates)
+
+
+def of_chunks(variant: str, updates: int, clone: str) -> dict[str, Any]:
+    """Updates per second of QAM's authors' agents, on chunks from their own data set."""
+    import numpy as np
+
+    use_code(clone)
+    name, kind, _, changes = CHUNKS[variant]
+    agents: Any = importlib.import_module(f"agents.{name}")
+    sets: Any = importlib.import_module("utils.datasets")
+    arrays = synthetic(TRANSITIONS, SIZES[variant])
+    arrays["masks"] = 1.0 - arrays["terminals"].astype(np.float32)
+    arrays["terminals"] = arrays["terminals"].astype(np.float32)
+    config = agents.get_config()
+    config.update(changes, action_chunking=True, horizon_length=LENGTH)
+    data = sets.Dataset.create(**arrays)
+
+    def sample(size: int) -> dict[str, Any]:
+        return data.sample_sequence(size, LENGTH, config.discount)
+
+    return learnt(getattr(agents, kind), config, data.sample(()), sample, updates)
 
 
 def learnt(
-    agent: Any, config: Any, sample: Callable[[int], dict[str, Any]], updates: int
+    agent: Any,
+    config: Any,
+    first: Mapping[str, Any],
+    sample: Callable[[int], dict[str, Any]],
+    updates: int,
 ) -> dict[str, Any]:
-    """Updates per second of one of the authors' agents in JAX, with batches from a Python loop."""
+    """Updates per second of one of the authors' agents in JAX, with batches from a Python loop.
+
+    The `first` rows have the shapes that the agent is made for.
+    """
     import jax
 
-    first = sample(1)
     learner = agent.create(0, first["observations"], first["actions"], config)
     for step in range(WARMUP + updates):
         if step == WARMUP:
@@ -425,6 +481,7 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
     "diffusion_ql": diffusion_ql,
     "flow_ql": flow_ql,
     "of_goals": of_goals,
+    "of_chunks": of_chunks,
     "written": written,
     "read": read,
 }
@@ -446,6 +503,9 @@ def main() -> None:
         "--ogbench", type=Path, help="a clone of OGBench, which holds the agents of goals"
     )
     parser.add_argument(
+        "--qam", type=Path, help="a clone of QAM's authors', which holds agents that play chunks"
+    )
+    parser.add_argument(
         "--jax-peer", help="Python of an environment that has JAX, Flax, distrax and ml_collections"
     )
     parser.add_argument("--agents", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
@@ -457,11 +517,12 @@ def main() -> None:
     )
     options = options_of(parser, WORKERS)
     if (options.corl is None and options.dql is None) != (options.peer is None) or (
-        any((options.fql, options.ogbench, options.jax_corl)) != (options.jax_peer is not None)
+        any((options.fql, options.ogbench, options.qam, options.jax_corl))
+        != (options.jax_peer is not None)
     ):
         parser.error(
             "a clone and the Python that runs it go together: --corl or --dql and --peer, --fql, "
-            "--ogbench or --jax-corl and --jax-peer."
+            "--ogbench, --qam or --jax-corl and --jax-peer."
         )
     theirs = {
         "corl": (options.corl, options.peer, dict.fromkeys(FILES, "CORL")),
@@ -473,6 +534,7 @@ def main() -> None:
         ),
         "flow_ql": (options.fql, options.jax_peer, {"fql": "authors'"}),
         "of_goals": (options.ogbench, options.jax_peer, dict.fromkeys(GOALS, "authors'")),
+        "of_chunks": (options.qam, options.jax_peer, dict.fromkeys(CHUNKS, "authors'")),
     }
 
     measure = functools.partial(measuring.measure, script=__file__)

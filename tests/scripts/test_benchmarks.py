@@ -170,6 +170,8 @@ def test_data_of_every_variant_are_prepared(variant):
         2 * data.observation.shape[-1],
     )
     assert config.batch_size == offline.BATCH
+    batch = offline.prepared(variant, 1, sampling=False)[2]
+    assert batch.reward.shape == (offline.BATCH,)
 
 
 def test_a_file_is_written_and_read(tmp_path):

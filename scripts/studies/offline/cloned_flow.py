@@ -4,6 +4,9 @@ A flow imitates a data set and is cloned once. Each way begins with this flow:
 
   dsrl      DSRL: a policy of the noise from which the flow makes actions; the flow stays as it is
   resfit    ResFiT: small corrections of the flow's actions; the flow stays as it is
+  resfit-settled
+            the same as its authors begin: corrections of half the size, 10,000 steps of the flow
+            with noise, and 10,000 updates of the critics alone
   expo      EXPO: edits of the flow's actions, and the best of these; the flow stays as it is
   qc        QC of chunks of one action: the best of many actions; the flow goes on imitating
   reinflow  ReinFlow: PPO moves the flow itself, with learnt noise in its steps
@@ -52,6 +55,7 @@ class Way(NamedTuple):
     data: bool = False  # whether it learns from the data, too
     longer: bool = False  # whether it has more steps than the others
     warms_up: bool = True  # whether it begins with steps without updates, if it has no data
+    more_steps: int = 0  # without updates, before those of all ways
 
 
 WAYS = {
@@ -78,6 +82,13 @@ WAYS = {
             "num_critics": 5,
             "critic_updates": 2_000,
         },
+    ),
+    "resfit-settled": Way(
+        "ResFiT, critics first",
+        "resfit",
+        "base",
+        {"residual_scale": 0.1, "num_updates": 2, "num_critics": 5, "critic_updates": 10_000},
+        more_steps=10_000,
     ),
     "expo": Way(
         "EXPO",
@@ -109,6 +120,7 @@ WAYS = {
 COLOURS = {
     "dsrl": "#D55E00",
     "resfit": "#009E73",
+    "resfit-settled": "#E69F00",
     "expo": "#0072B2",
     "qc": "#56B4E9",
     "reinflow": "#CC79A7",
@@ -143,7 +155,7 @@ def improved(key: str, base: Path, options: argparse.Namespace) -> Path:
     """The folder of a complete run of a way."""
     way, out = WAYS[key], options.runs / key
     warms_up = way.warms_up and not way.data
-    warmup = {"warmup_steps": options.warmup} if warms_up else {}
+    warmup = {"warmup_steps": way.more_steps or options.warmup} if warms_up else {}
     config = {**way.config, **warmup, "hidden": tuple(options.hidden)}
     begins: dict[str, Any] = {}
     if way.begins == "base":
@@ -151,7 +163,7 @@ def improved(key: str, base: Path, options: argparse.Namespace) -> Path:
     elif way.begins == "from":
         begins = {"from_run": str(base), "from_parts": way.parts}
     times = options.longer if way.longer else 1
-    online, steps = times * options.steps, times * options.steps
+    online = steps = times * options.steps + way.more_steps
     if way.data:
         begins |= {"data": options.data, "then_online": online, "offline_share": 0.5}
         steps = options.updates
