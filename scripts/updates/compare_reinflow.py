@@ -5,6 +5,8 @@ rollouts and with the same noise.
   python -m venv peer && peer/bin/pip install torch jax flax optax distrax
   PYTHONPATH=. peer/bin/python scripts/updates/compare_reinflow.py --peer ReinFlow \
       --output results/checks/references/reinflow.json
+  PYTHONPATH=. peer/bin/python scripts/updates/compare_reinflow.py --peer ReinFlow --times \
+      --output FILE
 
 All is in float64, and the networks have a few units. Their policy and loss (`PPOFlow`), the
 buffer with its advantages, and the learning step are unmodified. Three things are set from
@@ -13,6 +15,9 @@ deviations of advantages are those of all rows, in place of a sample's; and draw
 k / K that their loss has: as it stands it takes k / (K - 1), and their own check of the first
 ratio then stops the run. Rewards are not scaled, and no episode is cut: there their advantages go
 on into the next episode.
+
+With `--times` one learning step is timed in turns, in float32, in networks of the authors' widths:
+five passes over a rollout of 40 environments and 25 steps, each one minibatch.
 """
 
 from __future__ import annotations
@@ -152,11 +157,11 @@ def their_code(peer: Path) -> Iterator[None]:
         yield
 
 
-def their_model(peer: Path, config: reinflow.Config) -> Any:
+def their_model(peer: Path, config: reinflow.Config, precision: str) -> Any:
     """Their policy with its critic."""
     import torch  # pyright: ignore[reportMissingImports]
 
-    torch.set_default_dtype(torch.float64)
+    torch.set_default_dtype(getattr(torch, precision))
     torch.set_num_threads(1)
     torch.manual_seed(0)
     with their_code(peer):
@@ -202,11 +207,11 @@ def their_model(peer: Path, config: reinflow.Config) -> Any:
     )
 
 
-def their_learner(peer: Path, config: reinflow.Config) -> Any:
+def their_learner(peer: Path, config: reinflow.Config, precision: str = "float64") -> Any:
     """Their model with all that their learning step reads."""
     import torch  # pyright: ignore[reportMissingImports]
 
-    model = their_model(peer, config)
+    model = their_model(peer, config, precision)
     with their_code(peer):
         from agent.finetune.reinflow import buffer  # pyright: ignore[reportMissingImports]
         from util.scheduler_simple import get_scheduler  # pyright: ignore[reportMissingImports]
@@ -295,10 +300,7 @@ def their_iteration(
     learner: Any, rows: Mapping[str, np.ndarray], iteration: int
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """The log-probabilities of their rollout, and what their losses were."""
-    import torch  # pyright: ignore[reportMissingImports]
-
-    model, buffer = learner.model, learner.buffer
-    steps, number = rows["reward"].shape
+    model, steps = learner.model, len(rows["reward"])
     each = [x for t in range(steps) for x in (rows["start"][t], *rows["noise"][t])]
     records = []
 
@@ -307,26 +309,8 @@ def their_iteration(
         records.append([float(getattr(x, "detach", lambda x=x: x)()) for x in outputs])
         return outputs
 
-    def shown(t: int) -> Any:
-        return rows["observation"][t][:, None]
-
     with given_numbers(iter(each), iter(rows["orders"])), mock.patch.object(model, "loss", loss):
-        buffer.reset()
-        for t in range(steps):
-            cond = {"state": torch.tensor(shown(t))}
-            with torch.no_grad():
-                value = model.critic(cond).numpy().flatten()
-            drawn = model.get_actions(
-                cond,
-                eval_mode=False,
-                save_chains=True,
-                normalize_denoising_horizon=True,
-                normalize_act_space_dimension=True,
-            )
-            _, chain, log_prob = (x.numpy() for x in drawn)
-            ends = (rows["terminated"][t], np.zeros(number, bool))
-            buffer.add(t, shown(t), chain, rows["reward"][t], *ends, value, log_prob)
-        buffer.update({"state": shown(steps)}, model.critic)
+        fill_buffer(learner, rows)
         learner.itr = iteration
         learner.agent_update()
     low = model.actor_ft.min_logprob_denoising_std
@@ -334,7 +318,35 @@ def their_iteration(
     means = np.mean(records, axis=0)
     metrics = {name: means[place] for name, place in LOSSES.items()}
     metrics["actor/entropy"] *= -1.0
-    return buffer.logprobs_trajs, metrics
+    return learner.buffer.logprobs_trajs, metrics
+
+
+def fill_buffer(learner: Any, rows: Mapping[str, np.ndarray]) -> None:
+    """Their rollout, with observations, rewards and ends of ours."""
+    import torch  # pyright: ignore[reportMissingImports]
+
+    model, buffer = learner.model, learner.buffer
+    steps, number = rows["reward"].shape
+
+    def shown(t: int) -> Any:
+        return rows["observation"][t][:, None]
+
+    buffer.reset()
+    for t in range(steps):
+        cond = {"state": torch.tensor(shown(t))}
+        with torch.no_grad():
+            value = model.critic(cond).numpy().flatten()
+        drawn = model.get_actions(
+            cond,
+            eval_mode=False,
+            save_chains=True,
+            normalize_denoising_horizon=True,
+            normalize_act_space_dimension=True,
+        )
+        _, chain, log_prob = (x.numpy() for x in drawn)
+        ends = (rows["terminated"][t], np.zeros(number, bool))
+        buffer.add(t, shown(t), chain, rows["reward"][t], *ends, value, log_prob)
+    buffer.update({"state": shown(steps)}, model.critic)
 
 
 @functools.partial(jax.jit, static_argnames="epochs")
@@ -342,20 +354,7 @@ def our_iteration(
     state: reinflow.State, rows: Mapping[str, Any], step: Any, config: reinflow.Config, epochs: int
 ) -> tuple[reinflow.State, Any, dict[str, Any]]:
     """Our State after an update, our log-probabilities, and metrics."""
-    noise = jnp.clip(rows["noise"], -config.noise_clip, config.noise_clip)
-    observation = rows["observation"][:-1]
-    moments = reinflow.transition(state.actor.parameters, state, observation, config)
-    chain, mean, std = chains.of_flow(moments, rows["start"], jnp.moveaxis(noise, 1, 0))
-    log_prob, _ = chains.likelihood(chain, mean, std)
-    batch = Transition(
-        observation=observation,
-        action=chain[..., -1, :],
-        reward=rows["reward"],
-        terminated=rows["terminated"],
-        truncated=jnp.zeros(rows["reward"].shape, bool),
-        next_observation=rows["observation"][1:],
-        extras={"chain": chain, "log_prob": log_prob},
-    )
+    batch = our_rollout(state, rows, config)
     keys = jax.random.key_data(jax.random.split(jax.random.key(0), epochs))
 
     def permutation(key: Any, size: int) -> Any:
@@ -364,7 +363,27 @@ def our_iteration(
 
     with mock.patch.object(rollouts, "permutation", permutation):
         state, metrics = reinflow.update(state, batch, jax.random.key(0), step, config)
-    return state, log_prob, metrics
+    return state, batch.extras["log_prob"], metrics
+
+
+def our_rollout(
+    state: reinflow.State, rows: Mapping[str, Any], config: reinflow.Config
+) -> Transition:
+    """What we store [T, E, ...] of the rows."""
+    noise = jnp.clip(rows["noise"], -config.noise_clip, config.noise_clip)
+    observation = rows["observation"][:-1]
+    moments = reinflow.transition(state.actor.parameters, state, observation, config)
+    chain, mean, std = chains.of_flow(moments, rows["start"], jnp.moveaxis(noise, 1, 0))
+    log_prob, _ = chains.likelihood(chain, mean, std)
+    return Transition(
+        observation=observation,
+        action=chain[..., -1, :],
+        reward=rows["reward"],
+        terminated=rows["terminated"],
+        truncated=jnp.zeros(rows["reward"].shape, bool),
+        next_observation=rows["observation"][1:],
+        extras={"chain": chain, "log_prob": log_prob},
+    )
 
 
 def compared(peer: Path, updates: int, changes: Mapping[str, Any]) -> dict[str, float]:
@@ -392,10 +411,28 @@ def compared(peer: Path, updates: int, changes: Mapping[str, Any]) -> dict[str, 
     return differences
 
 
+def times(peer: Path) -> dict[str, Any]:
+    """See `shared.beside`."""
+    wide = {"hidden": (512,) * 3, "noise_hidden": (64, 64), "critic_hidden": (256,) * 3}
+    size = {"num_envs": 40, "num_steps": 25, "batch_size": 1_000, "num_epochs": 5}
+    config = config_of({**wide, **size, "target_kl": None})
+    learner = their_learner(peer, config, "float32")
+    learner.itr, learner.initial_ratio_error_threshold = 0, np.inf
+    rows = {
+        name: x.astype(np.float32) if x.dtype == np.float64 else x
+        for name, x in rows_of(0, config).items()
+    }
+    fill_buffer(learner, rows)
+    state = jax.jit(reinflow.init, static_argnums=1)(jax.random.key(0), SPEC, config)
+    batch = our_rollout(state, jax.tree.map(jnp.asarray, rows), config)
+    with contextlib.redirect_stdout(None):
+        return shared.beside(learner.agent_update, reinflow.update, state, batch, config, 512)
+
+
 def main() -> None:
     """Compare, and print and write by how much both differ."""
-    options = shared.parser(__doc__).parse_args()
-    shared.report(options, CASES, functools.partial(compared, options.peer))
+    options = shared.timed_parser(__doc__).parse_args()
+    shared.report_or_time(options, CASES, compared, times, options.peer)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@ parameters, batches and random numbers.
 
   python scripts/updates/offline/compare_idql.py --peer IDQL \
       --output results/checks/references/idql.json
+  python scripts/updates/offline/compare_idql.py --peer IDQL --times --output FILE
 
 The folder `IDQL` has philippe-eecs/IDQL of GitHub at 7582571. Its agent is the one that its scripts
 import, `ddpm_iql_simple`, alone: other agents of the package need other packages.
@@ -54,7 +55,7 @@ def same_numbers() -> Iterator[None]:
         yield
 
 
-def their_agent(peer: Path, config: idql.Config) -> Any:
+def their_agent(peer: Path, config: idql.Config, spec: EnvSpec = SPEC) -> Any:
     """The authors' agent."""
     names = ("jaxrl5.agents", "jaxrl5.agents.ddpm_iql_simple", "jaxrl5.data.dataset", "gym")
     replaced: dict[str, Any] = {name: types.ModuleType(name) for name in names}
@@ -66,7 +67,7 @@ def their_agent(peer: Path, config: idql.Config) -> Any:
         module = imported("jaxrl5.agents.ddpm_iql_simple.ddpm_iql_learner")
     spaces = [
         types.SimpleNamespace(sample=lambda size=size: np.zeros(size, np.float32), shape=(size,))
-        for size in (OBSERVATION, ACTION)
+        for size in (*spec.observation_shape, spec.action_size)
     ]
     return module.DDPMIQLLearner.create(
         0,
@@ -184,9 +185,20 @@ def compared(peer: Path, updates: int, changes: Mapping[str, Any]) -> dict[str, 
     return differences
 
 
+def times(peer: Path) -> dict[str, Any]:
+    """See `shared.beside`, with the defaults, which are the authors'."""
+    config, spec = idql.Config(decay_steps=None), shared.HUMANOID
+    batch = shared.random_batch(config.batch_size)
+    learner = their_agent(peer, config, spec)
+    theirs = jax.tree.map(jnp.float32, their_batch(batch))
+    state = jax.jit(idql.init, static_argnums=1)(jax.random.key(0), spec, config)
+    update = functools.partial(learner.update, theirs)
+    return shared.beside(update, idql.update, state, batch, config, config.hidden[0])
+
+
 def main() -> None:
-    options = shared.parser(__doc__).parse_args()
-    shared.report(options, CASES, functools.partial(compared, options.peer))
+    options = shared.timed_parser(__doc__).parse_args()
+    shared.report_or_time(options, CASES, compared, times, options.peer)
 
 
 if __name__ == "__main__":
