@@ -238,7 +238,7 @@ def test_ways_from_a_cloned_flow(study, data, tmp_path, monkeypatch):
     for key, way in written["ways"].items():
         first = 0 if cloned_flow.WAYS[key].data else 10
         times = 2 if key == "reinflow" else 1
-        last = 300 + cloned_flow.WAYS[key].more_steps
+        last = 300 + (0 if cloned_flow.WAYS[key].data else cloned_flow.WAYS[key].head_start)
         expected = [times * step for step in range(first, last + 1, 10)]
         assert way["steps"] == expected, "of the environment"
         assert way["final"] == [np.mean(returns[-3:]).round(1) for returns in way["returns"]]

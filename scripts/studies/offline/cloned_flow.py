@@ -8,6 +8,8 @@ A flow imitates a data set and is cloned once. Each way begins with this flow:
             the same as its authors begin: corrections of half the size, 10,000 steps of the flow
             with noise, and 10,000 updates of the critics alone
   expo      EXPO: edits of the flow's actions, and the best of these; the flow stays as it is
+  expo-settled
+            the same with its authors' size of edits, a quarter, and 10,000 updates from the data
   qc        QC of chunks of one action: the best of many actions; the flow goes on imitating
   reinflow  ReinFlow: PPO moves the flow itself, with learnt noise in its steps
   sac       SAC from scratch, for comparison
@@ -42,6 +44,7 @@ from rljax.system.hardware import provenance
 from scripts.studies import shared
 
 FLOW: dict[str, Any] = {"flow_steps": 5}  # as the clone is played
+EXPO: dict[str, Any] = FLOW | {"actor_lr": 0.0, "num_candidates": 4, "num_critics": 5}
 
 
 class Way(NamedTuple):
@@ -55,7 +58,9 @@ class Way(NamedTuple):
     data: bool = False  # whether it learns from the data, too
     longer: bool = False  # whether it has more steps than the others
     warms_up: bool = True  # whether it begins with steps without updates, if it has no data
-    more_steps: int = 0  # without updates, before those of all ways
+    # In place of --warmup and in addition to --steps: steps without updates; of a way with data in
+    # place of --updates.
+    head_start: int = 0
 
 
 WAYS = {
@@ -88,15 +93,17 @@ WAYS = {
         "resfit",
         "base",
         {"residual_scale": 0.1, "num_updates": 2, "num_critics": 5, "critic_updates": 10_000},
-        more_steps=10_000,
+        head_start=10_000,
     ),
-    "expo": Way(
-        "EXPO",
+    "expo": Way("EXPO", "expo", "from", EXPO | {"edit_scale": 0.2}, parts=("actor",), data=True),
+    "expo-settled": Way(
+        "EXPO, critics first",
         "expo",
         "from",
-        FLOW | {"actor_lr": 0.0, "edit_scale": 0.2, "num_candidates": 4, "num_critics": 5},
+        EXPO | {"edit_scale": 0.05},
         parts=("actor",),
         data=True,
+        head_start=10_000,
     ),
     "qc": Way(
         "QC, chunks of 1",
@@ -122,6 +129,7 @@ COLOURS = {
     "resfit": "#009E73",
     "resfit-settled": "#E69F00",
     "expo": "#0072B2",
+    "expo-settled": "#8B4513",
     "qc": "#56B4E9",
     "reinflow": "#CC79A7",
     "sac": "#999999",
@@ -155,7 +163,7 @@ def improved(key: str, base: Path, options: argparse.Namespace) -> Path:
     """The folder of a complete run of a way."""
     way, out = WAYS[key], options.runs / key
     warms_up = way.warms_up and not way.data
-    warmup = {"warmup_steps": way.more_steps or options.warmup} if warms_up else {}
+    warmup = {"warmup_steps": way.head_start or options.warmup} if warms_up else {}
     config = {**way.config, **warmup, "hidden": tuple(options.hidden)}
     begins: dict[str, Any] = {}
     if way.begins == "base":
@@ -163,10 +171,10 @@ def improved(key: str, base: Path, options: argparse.Namespace) -> Path:
     elif way.begins == "from":
         begins = {"from_run": str(base), "from_parts": way.parts}
     times = options.longer if way.longer else 1
-    online = steps = times * options.steps + way.more_steps
+    online = steps = times * options.steps + (0 if way.data else way.head_start)
     if way.data:
         begins |= {"data": options.data, "then_online": online, "offline_share": 0.5}
-        steps = options.updates
+        steps = updates_from_data(way, options)
     begin = functools.partial(
         run.train,
         way.agent,
@@ -181,8 +189,13 @@ def improved(key: str, base: Path, options: argparse.Namespace) -> Path:
         quiet=False,
         **begins,
     )
-    total = online + (options.updates if way.data else 0)
+    total = online + updates_from_data(way, options)
     return shared.trained(out, total, begin, options.data if way.data else None, config)
+
+
+def updates_from_data(way: Way, options: argparse.Namespace) -> int:
+    """The updates before the first step in the environment."""
+    return (way.head_start or options.updates) if way.data else 0
 
 
 def milliseconds(out: Path, calls: int = 200) -> float:
@@ -200,7 +213,7 @@ def milliseconds(out: Path, calls: int = 200) -> float:
 def outcome(key: str, out: Path, options: argparse.Namespace) -> dict[str, Any]:
     """What a way came to: mean returns [seed][evaluation] over environment steps."""
     record = folders.read(out)
-    before = options.updates if WAYS[key].data else 0
+    before = updates_from_data(WAYS[key], options)
     steps = record.learners[0].steps - before
     returns = np.array([x.returns for x in record.learners])[:, steps >= 0]
     return {
