@@ -4,9 +4,10 @@
       --output results/speed/measurements/products.json
 
 One update at full size on Humanoid's shapes (REPPO's on HalfCheetah's, of the sizes of
-`scripts/updates/compare_reppo.py`; agents of goals on cube-single's, batches of 256). Times are
-those of XLA's profiler on a CPU, operation by operation; a product is an operation that holds one.
-Beside its rate is that of one product alone, of the critic's width and as many rows as a batch.
+`scripts/updates/compare_reppo.py`; agents of goals and of chunks on cube-single's, batches of 256).
+Times are those of XLA's profiler on a CPU, operation by operation; a product is an operation that
+holds one. Beside its rate is that of one product alone, of the critic's width and as many rows as a
+batch.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ import jax.numpy as jnp
 from jax.profiler import ProfileData
 
 from scripts.benchmarks import offline
-from scripts.benchmarks.offline import GOALS
+from scripts.benchmarks.offline import CHUNKS, GOALS
 
 if TYPE_CHECKING:
     from rljax.agent import EnvSpec, Transition
 
-AGENTS = ("xqc", "bro", "simbav2", "crossq", "flashsac", "reppo", *GOALS)
+AGENTS = ("xqc", "bro", "simbav2", "crossq", "flashsac", "reppo", *GOALS, *CHUNKS)
 COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \([^\n]*\{\n(.*?)^\}", re.M | re.S)
 OPERATION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (\(?\w+\[[\d,]*\])[^\n]*? ([\w\-]+)\(", re.M)
 DOT = re.compile(r"%?([\w.\-]+) = \w+\[([\d,]*)\][^\n]*? dot\(%?([\w.\-]+), [^\n]*")
@@ -140,7 +141,7 @@ def measured(agent: str, updates: int = 5, **changes: Any) -> Figures:
         spec = EnvSpec("test/HalfCheetah", (full.observation,), full.action)
         config = compare_reppo.config_of(changes, full)
     batch: Any = None
-    if agent in GOALS:
+    if agent in (*GOALS, *CHUNKS):
         _, learner, batch, stacked = offline.prepared(agent, 1, sampling=False, **changes)
         spec, config = learner.spec, jax.tree.map(lambda x: x[0], stacked)
     state = jax.jit(module.init, static_argnums=1)(key, spec, config)
