@@ -460,13 +460,13 @@ def products() -> list[str]:
     return table(header, rows)
 
 
-def goals() -> list[str]:
-    """Updates of agents of goals, and what part of them are products."""
-    ratios, figures = benchmark("goals")["ratios"], benchmark("products-goals")["agents"]
+def with_products(name: str) -> list[str]:
+    """Updates of a group of agents beside their authors', and what part of them are products."""
+    ratios, figures = benchmark(name)["ratios"], benchmark(f"products-{name}")["agents"]
     rows = []
     for agent, of_products in figures.items():
         ours, theirs = (f"{agent} {side} updates/s" for side in ("ours", "authors'"))
-        ((*row, _),) = ratio_rows("goals", ((agent.upper(), ours, theirs, 1.2),))
+        ((*row, _),) = ratio_rows(name, ((agent.upper(), ours, theirs, 1.2),))
         inside, alone = (
             of_products[f"gflop_per_second_{part}"] for part in ("in_products", "of_one_product")
         )
@@ -474,6 +474,26 @@ def goals() -> list[str]:
         rows.append([*row, f"{bound:.0%}", f"{share:.0%}", f"{inside / alone:.0%}"])
     header = ["updates/s", "ours", "authors'", "ratio (aim 1.2)", "share of the bound"]
     return table([*header, "of an update products", "their rate, of one product's"], rows)
+
+
+def updates_alone() -> list[str]:
+    """Seconds of one update of generative policies beside the authors' code, on the same batch."""
+    qc = benchmark("update-qc")
+    measured = {
+        "QC, 32 candidates, 4 x 512": qc["QC, 4 x 512"],
+        "QC, 32 candidates, 3 x 256": qc["QC, 3 x 256"],
+        "QC-FQL, 4 x 512": qc["QC-FQL, 4 x 512"],
+        "QC-FQL, 3 x 256": qc["QC-FQL, 3 x 256"],
+        "IDQL, three blocks of 256": benchmark("update-idql"),
+        "ReinFlow, five passes over 1,000 rows, 3 x 512": benchmark("update-reinflow"),
+    }
+    rows = []
+    for label, file in measured.items():
+        seconds = file["seconds of an update"]
+        rows.append(
+            [label, *(f"{seconds[x]:.3f}" for x in ("ours", "theirs")), ratio(file["ratio"], 1.2)]
+        )
+    return table(["one update, s", "ours", "authors'", "ratio (aim 1.2)"], rows)
 
 
 def actions() -> list[str]:
@@ -686,7 +706,9 @@ def tables() -> dict[tuple[str, str], str]:
         ("speed", "off_policy"): off_policy(),
         ("speed", "authors"): authors(),
         ("speed", "products"): products(),
-        ("speed", "goals"): goals(),
+        ("speed", "goals"): with_products("goals"),
+        ("speed", "chunks"): with_products("chunks"),
+        ("speed", "updates_alone"): updates_alone(),
         ("speed", "actions"): actions(),
         ("speed", "torsos"): torsos(),
         ("speed", "grids"): grids(),
