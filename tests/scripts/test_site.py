@@ -119,6 +119,14 @@ def test_every_agent_is_reached_by_the_choice() -> None:
     assert {*re.findall(r"\(agents/(\w+)\.md[#)]", page)} == set(registry.names())
 
 
+def test_agents_with_hindsight_are_named() -> None:
+    page = (ROOT / "docs/environments.md").read_text()
+    (listed,) = re.findall(r"Agents with `--config.hindsight`.*?: (.*?)\.", page, re.DOTALL)
+    configs = {name: registry.load_agent(name).Config for name in registry.names()}
+    have = [name for name, config in configs.items() if hasattr(config, "hindsight")]
+    assert re.findall(r"`(\w+)`", listed) == sorted(have)
+
+
 def settings_table() -> list[tuple[list[str], list[str], list[str]]]:
     """Names of other libraries, agents, and settings, row by row."""
     page = (ROOT / "docs/coming_from.md").read_text()
