@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -188,7 +188,7 @@ class Policy:
         """Observations [O...] or [N, O...] as the agent sees them, if they are."""
         shape = self.spec.observation_shape
         if self.spec.parts:
-            return self._parts(observation)
+            return whole_parts(self.spec, unseen(self._config), observation)
         if isinstance(observation, (dict, tuple)):
             return None
         try:
@@ -197,25 +197,6 @@ class Policy:
             return None
         fits = array.shape[-len(shape) :] == shape and array.ndim <= len(shape) + 1
         return array if fits else None
-
-    def _parts(self, observation: Any) -> dict[str, np.ndarray] | None:
-        """The same where they are dictionaries; parts that the policy does not look at may be
-        missing.
-        """
-        names = {part.name for part in self.spec.parts}
-        needed = names - set(unseen(self._config))
-        if not isinstance(observation, dict) or not needed <= set(observation) <= names:
-            return None
-        shown = [part for part in self.spec.parts if part.name in observation]
-        arrays = {part.name: np.asarray(observation[part.name]) for part in shown}
-        axes = {arrays[part.name].shape[: -len(part.shape)] for part in shown}
-        fits = all(arrays[x.name].shape[-len(x.shape) :] == x.shape for x in shown)
-        if not fits or len(axes) > 1 or any(len(leading) > 1 for leading in axes):
-            return None
-        (leading,) = axes
-        missing = [part for part in self.spec.parts if part.name not in arrays]
-        arrays |= {part.name: np.zeros((*leading, *part.shape)) for part in missing}
-        return {part.name: arrays[part.name].astype(part.dtype) for part in self.spec.parts}
 
     def _translated(self, observation: Any, step: Any, mask: Any) -> Any:
         from rljax.envs.host.spaces import CORRECT
@@ -264,3 +245,25 @@ def require_learner(settings: Settings, learner: int) -> None:
     number, learner = len(settings.seeds), configuration.integer(learner, "learner")
     if not 0 <= learner < number:
         raise ValueError(f"no learner {learner}: the run has {number}, 0 to {number - 1}.")
+
+
+def whole_parts(
+    spec: EnvSpec, unseen: Collection[str], observation: Any
+) -> dict[str, np.ndarray] | None:
+    """The parts [O...] or [N, O...] of a dictionary, of the spec's types, with zeros for `unseen`
+    ones that are missing; None where it is not such a dictionary.
+    """
+    names = {part.name for part in spec.parts}
+    if not isinstance(observation, dict) or not names - set(unseen) <= set(observation) <= names:
+        return None
+    shown = [part for part in spec.parts if part.name in observation]
+    arrays = {part.name: np.asarray(observation[part.name]) for part in shown}
+    sizes = [(arrays[part.name].shape, part.shape) for part in shown]
+    axes = {shape[: len(shape) - len(tail)] for shape, tail in sizes}
+    fits = all(shape[len(shape) - len(tail) :] == tail for shape, tail in sizes)
+    if not fits or len(axes) > 1 or any(len(leading) > 1 for leading in axes):
+        return None
+    (leading,) = axes
+    missing = [part for part in spec.parts if part.name not in arrays]
+    arrays |= {part.name: np.zeros((*leading, *part.shape)) for part in missing}
+    return {part.name: arrays[part.name].astype(part.dtype) for part in spec.parts}

@@ -17,7 +17,8 @@ from rljax.envs.host.spaces import Spaces
 from rljax.learning.agent_state import AgentState
 from rljax.learning.settings import Settings
 from rljax.networks.inputs import Raw
-from rljax.runs.policies.policy import Policies, Policy
+from rljax.runs.policies.policy import Policies, Policy, whole_parts
+from rljax.spec import Part
 
 VECTOR = spaces.Box(-1, 1, (3,), np.float32)
 ACTION = spaces.Box(np.array([-3, 0.5], np.float32), np.array([1, 2], np.float32))
@@ -139,6 +140,25 @@ def test_observations_as_agents_see_them() -> None:
 def test_other_observations_are_refused(given: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         made(VECTOR, ACTION)(given)
+
+
+@pytest.mark.parametrize("leading", [(), (4,)])
+def test_parts_of_any_size_are_one_observation_or_a_batch(leading: tuple[int, ...]) -> None:
+    spec = EnvSpec("mine", (), 2, parts=(Part("clock", ()), Part("near", (2,)), Part("far", (3,))))
+    given = {"clock": np.full(leading, 5), "near": np.ones((*leading, 2))}
+    whole = whole_parts(spec, ("far",), given)
+    assert whole is not None
+    assert {name: x.shape for name, x in whole.items()} == {
+        "clock": leading,
+        "near": (*leading, 2),
+        "far": (*leading, 3),
+    }
+    assert {str(x.dtype) for x in whole.values()} == {"float32"}
+    assert (whole["clock"] == 5).all()
+    assert not whole["far"].any()
+    assert whole_parts(spec, (), given) is None, "a part that the policy looks at is missing"
+    several = {**given, "near": np.ones((3, *leading, 2))}
+    assert whole_parts(spec, ("far",), several) is None, "as many of each part"
 
 
 def test_the_time_is_asked_for() -> None:
