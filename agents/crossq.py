@@ -91,6 +91,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for what does not fit."""
     agent.require_continuous("crossq", spec)
     agent.require_order(config, "log_std_min", "log_std_max")
+    agent.require_below(config, momentum=1)
     encoders.check_with_parts(spec, config)
 
 

@@ -111,6 +111,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for what does not fit."""
     agent.require_continuous("fastsac", spec)
     agent.require_order(config, "log_std_min", "log_std_max")
+    agent.require_below(config, second_moment=1)
     heads.check_critics(config)
     encoders.check_with_parts(spec, config)
 

@@ -749,6 +749,7 @@ def tables() -> dict[tuple[str, str], str]:
         ("studies/combination_lock", "locks_after"): study("studies/combination_lock/locks_after"),
         ("studies/goal_depth", "goal_depth"): study("studies/goal_depth/goal_depth"),
         ("studies/goals", "mazes"): study("studies/goals/mazes"),
+        ("studies/chunks", "chunks"): study("studies/chunks/chunks"),
         ("studies/cloned_flow", "halfcheetah"): study("studies/cloned_flow/halfcheetah"),
         ("studies/surrogates", "surrogates"): study("studies/surrogates/surrogates"),
         ("studies/surrogates", "short"): study("studies/surrogates/short"),

@@ -166,6 +166,7 @@ def test_acts_by_one_step() -> None:
     noise = np.asarray(jax.random.normal(KEY, (12, 2)), np.float64)
     expected = reference.of_field(fields(state.actor)[1], noise, observation)
     for explore in (False, True):
-        action, extras = act(state, observation, KEY, CONFIG, explore=explore)
+        action, extras, memory = act(state, observation, KEY, CONFIG, explore=explore)
         trees.assert_close(action, np.clip(expected, -1.0, 1.0))
         assert extras == {}
+        assert memory is None

@@ -157,9 +157,10 @@ def trained(state: Any) -> list[Trained]:
 
 
 def targets(state: Any) -> list[tuple[str, str]]:
-    """Each target with what it follows."""
+    """Each target that is there, with what it follows."""
     names = [field.name for field in dataclasses.fields(state) if field.name.startswith("target_")]
-    return [(name, name.removeprefix("target_")) for name in names]
+    there = [name for name in names if getattr(state, name) is not None]
+    return [(name, name.removeprefix("target_")) for name in there]
 
 
 def scalars(metrics: Metrics) -> dict[str, Any]:
