@@ -30,7 +30,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scripts.benchmarks import measuring
 from scripts.benchmarks.measuring import add_sample, conclude, loaded, options_of, use_code
@@ -46,17 +46,29 @@ GOALS = {
     "qrl": ("QRLAgent", "GCDataset"),
 }
 LENGTH = 5  # actions of a chunk
-# Our agent that plays chunks: the module and class of QAM's authors, and the settings of both
-# where they are not the defaults.
-CHUNKS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
-    "qam": ("qam", "QAMAgent", {}, {}),
-    "qsm": (
+
+
+class Pair(NamedTuple):
+    """An agent of QAM's authors that is ours, too: its module and class, and the settings of both
+    where they are not the defaults.
+    """
+
+    module: str
+    name: str
+    ours: Mapping[str, Any]
+    theirs: Mapping[str, Any]
+
+
+# Our agents that play chunks.
+CHUNKS = {
+    "qam": Pair("qam", "QAMAgent", {}, {}),
+    "qsm": Pair(
         "dcgql",
         "DCGQLAgent",
         {},
         {"inv_temp": 10.0, "alpha": 10.0, "clip_sampler_after": True},
     ),
-    "expo": (
+    "expo": Pair(
         "fedit",
         "FEditAgent",
         {
@@ -68,7 +80,7 @@ CHUNKS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         },
         {"edit_scale": 0.05},
     ),
-    "dsrl": ("dsrl", "DSRLAgent", {}, {}),
+    "dsrl": Pair("dsrl", "DSRLAgent", {}, {}),
 }
 # Sizes of observations and actions, as in cube-single.
 SIZES = dict.fromkeys(("fql", *GOALS, *CHUNKS), (28, 5))
@@ -95,7 +107,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "ofql": ("ofql", {}),
     "fql": ("fql", {}),
     **{agent: (agent, {}) for agent in GOALS},
-    **{agent: (agent, {"chunk_length": LENGTH, **CHUNKS[agent][2]}) for agent in CHUNKS},
+    **{agent: (agent, {"chunk_length": LENGTH, **CHUNKS[agent].ours}) for agent in CHUNKS},
 }
 PRECISE = ("dql", "ofql", "fql")  # agents with a precision setting
 SLOWER = {
@@ -398,20 +410,20 @@ def of_chunks(variant: str, updates: int, clone: str) -> dict[str, Any]:
     import numpy as np
 
     use_code(clone)
-    name, kind, _, changes = CHUNKS[variant]
-    agents: Any = importlib.import_module(f"agents.{name}")
+    pair = CHUNKS[variant]
+    agents: Any = importlib.import_module(f"agents.{pair.module}")
     sets: Any = importlib.import_module("utils.datasets")
     arrays = synthetic(TRANSITIONS, SIZES[variant])
-    arrays["masks"] = 1.0 - arrays["terminals"].astype(np.float32)
-    arrays["terminals"] = arrays["terminals"].astype(np.float32)
+    ends = arrays["terminals"].astype(np.float32)
+    arrays |= {"terminals": ends, "masks": 1.0 - ends}
     config = agents.get_config()
-    config.update(changes, action_chunking=True, horizon_length=LENGTH)
+    config.update(pair.theirs, action_chunking=True, horizon_length=LENGTH)
     data = sets.Dataset.create(**arrays)
 
     def sample(size: int) -> dict[str, Any]:
         return data.sample_sequence(size, LENGTH, config.discount)
 
-    return learnt(getattr(agents, kind), config, data.sample(()), sample, updates)
+    return learnt(getattr(agents, pair.name), config, data.sample(()), sample, updates)
 
 
 def learnt(

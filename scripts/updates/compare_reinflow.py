@@ -418,10 +418,7 @@ def times(peer: Path) -> dict[str, Any]:
     config = config_of({**wide, **size, "target_kl": None})
     learner = their_learner(peer, config, "float32")
     learner.itr, learner.initial_ratio_error_threshold = 0, np.inf
-    rows = {
-        name: x.astype(np.float32) if x.dtype == np.float64 else x
-        for name, x in rows_of(0, config).items()
-    }
+    rows = shared.in_float32(rows_of(0, config))
     fill_buffer(learner, rows)
     state = jax.jit(reinflow.init, static_argnums=1)(jax.random.key(0), SPEC, config)
     batch = our_rollout(state, jax.tree.map(jnp.asarray, rows), config)

@@ -195,8 +195,8 @@ class Policy:
             array = np.asarray(observation, self.spec.observation_dtype)
         except (TypeError, ValueError):
             return None
-        fits = array.shape[-len(shape) :] == shape and array.ndim <= len(shape) + 1
-        return array if fits else None
+        leading = leading_axes(array.shape, shape)
+        return array if leading is not None and len(leading) <= 1 else None
 
     def _translated(self, observation: Any, step: Any, mask: Any) -> Any:
         from rljax.envs.host.spaces import CORRECT
@@ -247,23 +247,29 @@ def require_learner(settings: Settings, learner: int) -> None:
         raise ValueError(f"no learner {learner}: the run has {number}, 0 to {number - 1}.")
 
 
+def leading_axes(shape: tuple[int, ...], single: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The axes before those of a `single` observation; None where `shape` does not end in them."""
+    number = len(shape) - len(single)
+    return shape[:number] if number >= 0 and shape[number:] == single else None
+
+
 def whole_parts(
-    spec: EnvSpec, unseen: Collection[str], observation: Any
+    spec: EnvSpec, optional: Collection[str], observation: Any
 ) -> dict[str, np.ndarray] | None:
-    """The parts [O...] or [N, O...] of a dictionary, of the spec's types, with zeros for `unseen`
+    """The parts [O...] or [N, O...] of a dictionary, of the spec's types, with zeros for `optional`
     ones that are missing; None where it is not such a dictionary.
     """
     names = {part.name for part in spec.parts}
-    if not isinstance(observation, dict) or not names - set(unseen) <= set(observation) <= names:
+    if not isinstance(observation, dict) or not names - set(optional) <= set(observation) <= names:
         return None
     shown = [part for part in spec.parts if part.name in observation]
     arrays = {part.name: np.asarray(observation[part.name]) for part in shown}
-    sizes = [(arrays[part.name].shape, part.shape) for part in shown]
-    axes = {shape[: len(shape) - len(tail)] for shape, tail in sizes}
-    fits = all(shape[len(shape) - len(tail) :] == tail for shape, tail in sizes)
-    if not fits or len(axes) > 1 or any(len(leading) > 1 for leading in axes):
+    axes = {leading_axes(arrays[part.name].shape, part.shape) for part in shown}
+    if len(axes) != 1:
         return None
     (leading,) = axes
+    if leading is None or len(leading) > 1:
+        return None
     missing = [part for part in spec.parts if part.name not in arrays]
     arrays |= {part.name: np.zeros((*leading, *part.shape)) for part in missing}
     return {part.name: arrays[part.name].astype(part.dtype) for part in spec.parts}

@@ -190,7 +190,7 @@ def times(peer: Path) -> dict[str, Any]:
     config, spec = idql.Config(decay_steps=None), shared.HUMANOID
     batch = shared.random_batch(config.batch_size)
     learner = their_agent(peer, config, spec)
-    theirs = jax.tree.map(jnp.float32, their_batch(batch))
+    theirs = shared.in_float32(their_batch(batch))
     state = jax.jit(idql.init, static_argnums=1)(jax.random.key(0), spec, config)
     update = functools.partial(learner.update, theirs)
     return shared.beside(update, idql.update, state, batch, config, config.hidden[0])
