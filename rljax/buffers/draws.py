@@ -44,6 +44,7 @@ from rljax.buffers.windows import (
 )
 
 FIRST = "first_row"  # in extras: the first row [N] of each row's trajectory
+PLAYED = "played"  # in extras: the steps of its chunk before each row's
 BLOCK = 64  # steps of the episodes that go on, which are read at a time
 
 
@@ -97,6 +98,58 @@ def n_step_batch(
 ) -> Transition:
     """Transitions [...] over up to `number` steps from `rows` of a learner's ring; see `NStep`."""
     return n_step_return(steps_of_ring(ring, rows, num_envs, number), discount)
+
+
+@declaration
+class Decisions(Draw):
+    """Decisions of a policy that plays chunks, as transitions over all `length` steps of each.
+
+    They are where uniform rows' chunks begin, by `extras["played"]`: the chunk's steps before a
+    row. A chunk that its episode has cut is drawn less often. Over k steps until the chunk or its
+    episode ends, `reward` is the sum of discount^i r_i and `extras["discount"]` is discount^k;
+    `next_observation`, `terminated` and `truncated` are those of the last. `extras["weight"]` is 0
+    where the chunk is still played.
+    """
+
+    length: int
+    discount: float
+
+    flag: ClassVar[str] = "chunk-length"
+
+    def check(self, experience: Replay) -> None:
+        """Raise `ValueError` where no chunk is whole."""
+        if 2 * self.length * experience.num_envs > experience.replay_size:
+            raise ValueError(
+                f"--config.replay-size is {experience.replay_size:,}, and two chunks of each "
+                f"environment have {2 * self.length * experience.num_envs:,} steps. Raise it."
+            )
+
+    def fewest(self, experience: Replay) -> int:
+        return self.length * experience.num_envs
+
+    def row_bytes(self, row: float) -> float:
+        return row + 16 * self.length  # rows, rewards and ends of the chunk
+
+    def drawable(self, ring: ReplayBuffer, num_envs: int) -> DrawableRows:
+        """The rows of one learner's ring whose chunks it has from their beginning."""
+        has_all = (ring.drawable == ring.size) & (ring.size < ring.capacity)
+        cut = jnp.where(has_all, 0, (self.length - 1) * num_envs)
+        newest = ring.position - 1
+        return DrawableRows(ring.drawable - cut, lambda number: (newest - number) % ring.capacity)
+
+    def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
+        num_envs = experience.num_envs
+
+        def draw(ring: ReplayBuffer, key: Array, discount: Array) -> Transition:
+            rows = batch_rows(ring, key, experience, experience.batch_size)
+            first = (rows - num_envs * ring.data.extras[PLAYED][rows]) % ring.capacity
+            batch = steps_of_ring(ring, first, num_envs, self.length)
+            is_over = batch.extras[VALID][..., -1] | batch.terminated | batch.truncated
+            batch = n_step_return(without(batch, PLAYED), discount)
+            weight = is_over.astype(jnp.float32)
+            return batch.replace(extras={**batch.extras, "weight": weight})
+
+        return jax.vmap(draw, in_axes=(buffer.axes, 0, 0))(buffer, keys, jnp.asarray(self.discount))
 
 
 @declaration

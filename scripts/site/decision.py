@@ -56,7 +56,7 @@ TREE = {
     ],
     "a data set, and an environment": [
         ("data first, then the environment", ["calql", "iql", "awac", "famo2o", "ro2o"]),
-        ("a policy that must stay as it is, and the environment", ["resfit", "dsrl"]),
+        ("a policy that must stay as it is, and the environment", ["resfit", "dsrl", "dsrl_sac"]),
         ("a clone that may learn on, cheap steps", ["reinflow", "dppo"]),
         ("both from the first step", ["sac", "td3", "moorl"]),
         ("both, on-policy: rewards that are never met", ["hnpg"]),

@@ -178,6 +178,40 @@ def test_n_steps_equal_a_loop_over_the_episode(
     assert len(found) == LEARNERS * num_envs * min(slots, steps)
 
 
+@pytest.mark.slow_after(1)
+@of_all_kinds
+@pytest.mark.parametrize("length", [1, 3])
+def test_decisions_equal_a_loop_over_their_chunks(
+    length: int, num_envs: int, slots: int, steps: int
+) -> None:
+    rows = history(num_envs, steps)
+    replay = of_episodes(rows, slots)
+    data = replay.data
+    played = (data.extras["time"] - 1) % length  # times begin at 1
+    replay = replay.replace(data=data.replace(extras={buffers.PLAYED: played}))
+    kind = buffers.Decisions(length=length, discount=each(DISCOUNT))
+    found, cut = set(), max(0, length - 1 if steps >= slots else 0)
+    for learner, row in drawn(along(replay, num_envs, kind)):
+        stored, start = reference.located(rows, slots, row)
+        assert stored[start].time % length == 0
+        chunk = stored[start : start + length]
+        ends = [x.terminated or x.truncated for x in chunk]
+        chunk = chunk[: ends.index(True) + 1] if any(ends) else chunk
+        last = chunk[-1]
+        assert row.extras["weight"] == (any(ends) or len(chunk) == length)
+        reward = sum(float(DISCOUNT[learner]) ** i * x.reward for i, x in enumerate(chunk))
+        np.testing.assert_allclose(row.reward, reward, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            row.extras["discount"], DISCOUNT[learner] ** len(chunk), rtol=1e-6
+        )
+        assert (row.terminated, row.truncated) == (last.terminated, last.truncated)
+        np.testing.assert_array_equal(row.next_observation, named(last, 1, learner))
+        assert set(row.extras) == {"discount", "weight"}
+        found.add((learner, *stored[start][:3]))
+    kept = [x for each in rows for x in each[-slots:][cut:] if x.time % length == 0]
+    assert found >= {(learner, *x[:3]) for learner in range(LEARNERS) for x in kept}
+
+
 def test_one_step_is_the_uniform_draw() -> None:
     replay = of_episodes(history(3, 17), 7, timed=False)
     one_step = buffers.NStep(steps=1, discount=each(DISCOUNT))

@@ -3,6 +3,7 @@
 A flow imitates a data set and is cloned once. Each way begins with this flow:
 
   dsrl      DSRL: a policy of the noise from which the flow makes actions; the flow stays as it is
+  dsrl-sac  DSRL-SAC: SAC of that noise, whose critics see noise alone
   resfit    ResFiT: small corrections of the flow's actions; the flow stays as it is
   resfit-settled
             the same as its authors begin: corrections of half the size, 10,000 steps of the flow
@@ -77,6 +78,7 @@ WAYS = {
             "distillation_steps": 2,
         },
     ),
+    "dsrl-sac": Way("DSRL-SAC", "dsrl_sac", "base", {"noise_scale": 1.5}),
     "resfit": Way(
         "ResFiT",
         "resfit",
@@ -126,6 +128,7 @@ WAYS = {
 }
 COLOURS = {
     "dsrl": "#D55E00",
+    "dsrl-sac": "#882255",
     "resfit": "#009E73",
     "resfit-settled": "#E69F00",
     "expo": "#0072B2",

@@ -59,6 +59,7 @@ OTHERS = {
     "dppo",
     "dpt",
     "dsrl",
+    "dsrl_sac",
     "expo",
     "famo2o",
     "fastsac",
@@ -214,6 +215,7 @@ def test_defaults_learn_with_tuned_and_chosen_generative_policies(
     ("agent", "base", "config"),
     [
         pytest.param("dsrl", "qc", {"decoder": "base", "num_updates": 2}, id="dsrl"),
+        pytest.param("dsrl_sac", "qc", {"num_updates": 2}, id="dsrl_sac"),
         pytest.param("resfit", "bc", {"residual_scale": 0.5, "critic_updates": 1_000}, id="resfit"),
     ],
 )
