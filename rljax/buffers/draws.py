@@ -114,8 +114,6 @@ class Decisions(Draw):
     length: int
     discount: float
 
-    flag: ClassVar[str] = "chunk-length"
-
     def check(self, experience: Replay) -> None:
         """Raise `ValueError` where no chunk is whole."""
         if 2 * self.length * experience.num_envs > experience.replay_size:

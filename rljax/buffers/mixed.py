@@ -39,9 +39,10 @@ class Mixed(Replay):
         Raises `ValueError` for unfit draws and shares.
         """
         if not replay.draw.from_data:
+            flag = replay.draw.flag
+            source = f"--config.{flag}" if flag else "this agent"
             raise ValueError(
-                f"--config.{replay.draw.flag} draws from a replay of new experience alone, "
-                "not with --data."
+                f"{source} draws from a replay of new experience alone, not with --data."
             )
         if offline_share == "pooled" and replay.draw.beside_data is not None:
             raise ValueError(

@@ -167,16 +167,17 @@ def test_updates_begin_when_the_warm_up_is_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("draw", "flag"),
+    ("draw", "source"),
     [
-        (buffers.Hindsight(share=0.5, discount=0.9), "hindsight"),
-        (buffers.Prioritised(exponent=0.5), "prioritised"),
-        (buffers.Sequences(length=5, every=2), "length"),
+        (buffers.Hindsight(share=0.5, discount=0.9), "--config.hindsight"),
+        (buffers.Prioritised(exponent=0.5), "--config.prioritised"),
+        (buffers.Sequences(length=5, every=2), "--config.length"),
+        (buffers.Decisions(length=5, discount=0.9), "this agent"),
     ],
 )
-def test_draws_that_need_new_experience_alone_are_refused(draw: Any, flag: str) -> None:
+def test_draws_that_need_new_experience_alone_are_refused(draw: Any, source: str) -> None:
     replay = buffers.Replay(replay_size=20, batch_size=16, draw=draw)
-    message = rf"^--config\.{flag} draws from a replay of new experience alone, not with --data\.$"
+    message = f"^{source} draws from a replay of new experience alone, not with --data.$"
     with pytest.raises(ValueError, match=message):
         buffers.Mixed.of(replay, 0.5, AS_STORED)
 
