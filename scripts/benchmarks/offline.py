@@ -83,7 +83,7 @@ CHUNKS = {
     "dsrl": Pair("dsrl", "DSRLAgent", {}, {}),
 }
 # Sizes of observations and actions, as in cube-single.
-SIZES = dict.fromkeys(("fql", *GOALS, *CHUNKS), (28, 5))
+SIZES = dict.fromkeys(("fql", "qc", *GOALS, *CHUNKS), (28, 5))
 SIZE = (17, 6)  # sizes for all other agents, as in HalfCheetah
 TRANSITIONS = 100_000  # in the data set for learning
 ROWS = 1_000_000  # of the file that is read
@@ -154,10 +154,10 @@ def synthetic(rows: int, size: tuple[int, int] = SIZE) -> dict[str, Any]:
 
 
 def prepared(
-    variant: str, seeds: int, sampling: bool = True, **more: Any
+    variant: str | tuple[str, Mapping[str, Any]], seeds: int, sampling: bool = True, **more: Any
 ) -> tuple[Any, Any, Any, Any]:
     """An agent's module, its learner, its data (one batch without `sampling`) and its stacked
-    config.
+    config, of a variant here, or of another agent and its settings.
     """
     import jax
     import numpy as np
@@ -166,7 +166,7 @@ def prepared(
     from rljax.learning import configuration, registry
     from rljax.learning.learner import Learner
 
-    agent, changes = (VARIANTS | ACTING)[variant]
+    agent, changes = (VARIANTS | ACTING)[variant] if isinstance(variant, str) else variant
     module: Any = registry.load_agent(agent)
     size = SIZES.get(agent, SIZE)
     arrays = synthetic(TRANSITIONS if sampling else BATCH, size)
@@ -178,7 +178,7 @@ def prepared(
         truncated=np.zeros_like(arrays["terminals"]),  # type: ignore[arg-type]
         next_observation=arrays["next_observations"],
     )
-    config = module.Config(batch_size=BATCH, **changes | more)
+    config = module.Config(batch_size=BATCH, **{**changes, **more})
     if hasattr(module, "schedule"):
         config = module.schedule(config, 1_000_000)
     config = configuration.stack(config, seeds)

@@ -3,8 +3,8 @@
   taskset -c 0 python scripts/benchmarks/products.py \\
       --output results/speed/measurements/products.json
 
-One update at full size on Humanoid's shapes (REPPO's on HalfCheetah's, of the sizes of
-`scripts/updates/compare_reppo.py`; agents of goals and of chunks on cube-single's, batches of 256).
+One update at full size on Humanoid's shapes; agents of goals and of chunks on cube-single's,
+batches of 256; on-policy agents of the sizes in `scripts/updates/compare_reppo.py` and its like.
 Times are those of XLA's profiler on a CPU, operation by operation; a product is an operation that
 holds one. Beside its rate is that of one product alone, of the critic's width and as many rows as a
 batch.
@@ -27,12 +27,17 @@ import jax.numpy as jnp
 from jax.profiler import ProfileData
 
 from scripts.benchmarks import offline
-from scripts.benchmarks.offline import CHUNKS, GOALS
+from scripts.benchmarks.offline import CHUNKS, GOALS, LENGTH, VARIANTS
 
 if TYPE_CHECKING:
     from rljax.agent import EnvSpec, Transition
 
-AGENTS = ("xqc", "bro", "simbav2", "crossq", "flashsac", "reppo", *GOALS, *CHUNKS)
+FROM_DATA = {name: VARIANTS[name] for name in (*GOALS, *CHUNKS)} | {
+    "qc": ("qc", {"chunk_length": LENGTH}),
+    "qc-fql": ("fql", {"chunk_length": LENGTH}),
+}
+ON_POLICY = ("reppo", "reinflow", "dppo")
+AGENTS = ("xqc", "bro", "simbav2", "crossq", "flashsac", *ON_POLICY, *FROM_DATA)
 COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \([^\n]*\{\n(.*?)^\}", re.M | re.S)
 OPERATION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (\(?\w+\[[\d,]*\])[^\n]*? ([\w\-]+)\(", re.M)
 DOT = re.compile(r"%?([\w.\-]+) = \w+\[([\d,]*)\][^\n]*? dot\(%?([\w.\-]+), [^\n]*")
@@ -117,38 +122,49 @@ def one_product(rows: int, width: int) -> float:
     return 2e-9 * rows * width * width * number / (time.process_time() - began)
 
 
-def rollout(spec: EnvSpec, state: Any, config: Any) -> Transition:
+def rollout(module: Any, spec: EnvSpec, state: Any, config: Any) -> Transition:
     """A rollout [T, E, ...] of normal numbers."""
     from rljax.agent import Transition
-    from rljax.agents import reppo
 
     leading = (config.num_steps, config.num_envs)
     observation = jax.random.normal(jax.random.key(1), (*leading, *spec.observation_shape))
-    action, _ = reppo.act(state, observation, jax.random.key(2), config, explore=True)
+    action, extras = module.act(state, observation, jax.random.key(2), config, explore=True)
     ended = jnp.zeros(leading, bool)
-    return Transition(observation, action, observation[..., 0], ended, ended, observation)
+    return Transition(observation, action, observation[..., 0], ended, ended, observation, extras)
+
+
+def on_policy(agent: str, changes: Mapping[str, Any]) -> tuple[EnvSpec, Any]:
+    """The spaces and the settings with which the agent is timed beside its authors' code."""
+    from rljax.agent import EnvSpec
+    from scripts.updates import compare_dppo, compare_reinflow, compare_reppo
+
+    if agent == "reppo":
+        full = compare_reppo.FULL
+        spec = EnvSpec("test/HalfCheetah", (full.observation,), full.action)
+        return spec, compare_reppo.config_of(changes, full)
+    script: Any = {"reinflow": compare_reinflow, "dppo": compare_dppo}[agent]
+    return script.SPEC, script.config_of({**script.FULL, **changes})
 
 
 def measured(agent: str, updates: int = 5, **changes: Any) -> Figures:
     """The figures of one agent's update."""
-    from rljax.agent import EnvSpec
-    from scripts.updates import compare_reppo, shared
+    from scripts.updates import shared
 
-    module: Any = importlib.import_module(f"rljax.agents.{agent}")
-    spec, config, key = shared.HUMANOID, module.Config(**changes), jax.random.key(0)
-    if agent == "reppo":
-        full = compare_reppo.FULL
-        spec = EnvSpec("test/HalfCheetah", (full.observation,), full.action)
-        config = compare_reppo.config_of(changes, full)
-    batch: Any = None
-    if agent in (*GOALS, *CHUNKS):
-        _, learner, batch, stacked = offline.prepared(agent, 1, sampling=False, **changes)
+    name = FROM_DATA[agent][0] if agent in FROM_DATA else agent
+    module: Any = importlib.import_module(f"rljax.agents.{name}")
+    spec, key = shared.HUMANOID, jax.random.key(0)
+    if agent in FROM_DATA:
+        variant = FROM_DATA[agent]
+        _, learner, batch, stacked = offline.prepared(variant, 1, sampling=False, **changes)
         spec, config = learner.spec, jax.tree.map(lambda x: x[0], stacked)
-    state = jax.jit(module.init, static_argnums=1)(key, spec, config)
-    if agent == "reppo":
-        batch = rollout(spec, state, config)
-    elif batch is None:
+    elif agent in ON_POLICY:
+        spec, config = on_policy(agent, changes)
+    else:
+        config = module.Config(**changes)
         batch = shared.random_batch(config.batch_size)
+    state = jax.jit(module.init, static_argnums=1)(key, spec, config)
+    if agent in ON_POLICY:
+        batch = rollout(module, spec, state, config)
     compiled = jax.jit(module.update).lower(state, batch, key, jnp.asarray(0), config).compile()
     products, names = of_products(compiled.as_text() or "")
 

@@ -5,6 +5,7 @@ rollouts and with the same noise.
   python -m venv peer && peer/bin/pip install torch jax flax optax distrax
   PYTHONPATH=. peer/bin/python scripts/updates/compare_dppo.py --peer dppo \
       --output results/checks/references/dppo.json
+  PYTHONPATH=. peer/bin/python scripts/updates/compare_dppo.py --peer dppo --times --output FILE
 
 All is in float64, and the networks have a few units. Their whole iteration runs unmodified: `run`
 of `TrainPPODiffusionAgent` draws chains from `PPODiffusion` in an environment whose answers are
@@ -13,6 +14,9 @@ are those of all rows, in place of a sample's; the growth of noise is computed i
 rounded to float32); and where gradients have a limit, the critic's has it, too. Their networks have
 no residual connections here, rewards are not scaled, and no episode is cut: there their advantages
 go on into the next episode.
+
+With `--times` one iteration, a rollout and the learning from it, is timed in turns, in float32, of
+the sizes in `FULL`.
 """
 
 from __future__ import annotations
@@ -51,6 +55,18 @@ CONFIG = dppo.Config(
     critic_hidden=(24, 24),
     normalise_rewards=False,
 )
+# The authors' widths and steps; each pass over a rollout is one minibatch.
+FULL: dict[str, Any] = {
+    "hidden": (512,) * 3,
+    "critic_hidden": (256,) * 3,
+    "denoising_steps": 20,
+    "tuned_steps": 10,
+    "num_envs": 40,
+    "num_steps": 25,
+    "batch_size": 1_000,
+    "num_epochs": 5,
+    "target_kl": None,
+}
 CASES: dict[str, dict[str, Any]] = {
     "DPPO": {},
     "limits that differ by step": {"clip_first": 1e-3, "clip_ratio": 0.05, "step_discount": 0.8},
@@ -169,11 +185,12 @@ def their_code(peer: Path) -> Iterator[None]:
         yield
 
 
-def their_learner(peer: Path, config: dppo.Config) -> Any:
+def their_learner(peer: Path, config: dppo.Config, precision: str = "float64") -> Any:
     """Their agent with all that an iteration reads."""
     import torch  # pyright: ignore[reportMissingImports]
 
-    torch.set_default_dtype(torch.float64)
+    precise = getattr(torch, precision)
+    torch.set_default_dtype(precise)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     with their_code(peer):
@@ -191,7 +208,7 @@ def their_learner(peer: Path, config: dppo.Config) -> Any:
         from util.scheduler import (  # pyright: ignore[reportMissingImports]
             CosineAnnealingWarmupRestarts,
         )
-    growth = functools.partial(diffusion.cosine_beta_schedule, dtype=torch.float64)
+    growth = functools.partial(diffusion.cosine_beta_schedule, dtype=precise)
     with mock.patch.object(diffusion, "cosine_beta_schedule", growth):
         model = PPODiffusion(
             actor=DiffusionMLP(
@@ -326,11 +343,18 @@ class Environment:
         return observation, reward, terminated, np.zeros_like(terminated), {}
 
 
+def prepare(learner: Any, rows: Mapping[str, np.ndarray]) -> None:
+    """Let their `run` make one iteration more, with these answers."""
+    environment = Environment(rows)
+    learner.venv, learner.reset_env_all = environment, environment.reset
+    learner.n_train_itr = learner.itr + 1
+
+
 def their_iteration(
     learner: Any, rows: Mapping[str, np.ndarray], config: dppo.Config
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """The chains of their rollout, and what their losses were."""
-    model, environment = learner.model, Environment(rows)
+    model = learner.model
     records, drawn = [], []
     numbers = [x for t in range(config.num_steps) for x in (rows["start"][t], *rows["noise"][:, t])]
     if config.imitation_weight is not None:
@@ -348,8 +372,7 @@ def their_iteration(
         drawn.append(sample.chains.numpy()[:, :, 0])
         return sample
 
-    learner.venv, learner.reset_env_all = environment, environment.reset
-    learner.n_train_itr = learner.itr + 1
+    prepare(learner, rows)
     with (
         given_numbers(iter(numbers), iter(rows["orders"])),
         mock.patch.object(model, "loss", recorded_loss),
@@ -436,10 +459,50 @@ def compared(peer: Path, updates: int, changes: Mapping[str, Any]) -> dict[str, 
     return differences
 
 
+def iteration(
+    state: dppo.State, batch: Transition, key: Any, step: Any, config: dppo.Config
+) -> tuple[dppo.State, dict[str, Any]]:
+    """Our State after the actions for observations [T, E, ...], one step after the other, and an
+    update; and metrics.
+    """
+
+    def play(_: Any, inputs: Any) -> Any:
+        observation, key = inputs
+        return None, dppo.act(state, observation, key, config, explore=True)
+
+    keys = jax.random.split(key, config.num_steps)
+    action, extras = jax.lax.scan(play, None, (batch.observation, keys))[1]
+    batch = batch.replace(action=action, extras=extras)
+    return dppo.update(state, batch, key, step, config)
+
+
+def times(peer: Path) -> dict[str, Any]:
+    """See `shared.beside`."""
+    config = config_of(FULL)
+    learner, rows = their_learner(peer, config, "float32"), shared.in_float32(rows_of(0, config))
+
+    def theirs() -> None:
+        prepare(learner, rows)
+        learner.run()
+
+    state = jax.jit(dppo.init, static_argnums=1)(jax.random.key(0), SPEC, config)
+    leading = (config.num_steps, config.num_envs)
+    batch = Transition(
+        observation=jnp.asarray(rows["observation"][:-1]),
+        action=jnp.zeros((*leading, ACTION)),
+        reward=jnp.asarray(rows["reward"]),
+        terminated=jnp.asarray(rows["terminated"]),
+        truncated=jnp.zeros(leading, bool),
+        next_observation=jnp.asarray(rows["observation"][1:]),
+    )
+    with contextlib.redirect_stdout(None):
+        return shared.beside(theirs, iteration, state, batch, config, 512)
+
+
 def main() -> None:
     """Compare, and print and write by how much both differ."""
-    options = shared.parser(__doc__).parse_args()
-    shared.report(options, CASES, functools.partial(compared, options.peer))
+    options = shared.timed_parser(__doc__).parse_args()
+    shared.report_or_time(options, CASES, compared, times, options.peer)
 
 
 if __name__ == "__main__":

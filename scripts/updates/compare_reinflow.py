@@ -16,8 +16,7 @@ k / K that their loss has: as it stands it takes k / (K - 1), and their own chec
 ratio then stops the run. Rewards are not scaled, and no episode is cut: there their advantages go
 on into the next episode.
 
-With `--times` one learning step is timed in turns, in float32, in networks of the authors' widths:
-five passes over a rollout of 40 environments and 25 steps, each one minibatch.
+With `--times` one learning step is timed in turns, in float32, of the sizes in `FULL`.
 """
 
 from __future__ import annotations
@@ -58,6 +57,17 @@ CONFIG = reinflow.Config(
     activation="mish",
     normalise_rewards=False,
 )
+# The authors' widths; each pass over a rollout is one minibatch.
+FULL: dict[str, Any] = {
+    "hidden": (512,) * 3,
+    "noise_hidden": (64, 64),
+    "critic_hidden": (256,) * 3,
+    "num_envs": 40,
+    "num_steps": 25,
+    "batch_size": 1_000,
+    "num_epochs": 5,
+    "target_kl": None,
+}
 CASES: dict[str, dict[str, Any]] = {
     "ReinFlow": {},
     "limits that bite": {"log_prob_limit": 0.2, "clip_ratio": 0.001, "noise_clip": 0.5},
@@ -413,9 +423,7 @@ def compared(peer: Path, updates: int, changes: Mapping[str, Any]) -> dict[str, 
 
 def times(peer: Path) -> dict[str, Any]:
     """See `shared.beside`."""
-    wide = {"hidden": (512,) * 3, "noise_hidden": (64, 64), "critic_hidden": (256,) * 3}
-    size = {"num_envs": 40, "num_steps": 25, "batch_size": 1_000, "num_epochs": 5}
-    config = config_of({**wide, **size, "target_kl": None})
+    config = config_of(FULL)
     learner = their_learner(peer, config, "float32")
     learner.itr, learner.initial_ratio_error_threshold = 0, np.inf
     rows = shared.in_float32(rows_of(0, config))

@@ -231,9 +231,17 @@ def test_the_loop_is_compared_with_its_bare_update(small_online):
 
 
 @pytest.mark.learn
-def test_products_of_an_update_are_counted_and_timed():
-    small = {"batch_size": 8, "hidden": (8, 8), "critic_hidden": (16, 16)}
-    figures = products.measured("sac", 2, **small)
+@pytest.mark.parametrize(
+    ("agent", "smaller"),
+    [
+        ("sac", {"batch_size": 8}),
+        ("qc", {"num_candidates": 2, "num_critics": 1}),
+        ("reinflow", {"num_envs": 2, "num_steps": 4, "batch_size": 4, "num_epochs": 1}),
+    ],
+)
+def test_products_of_an_update_are_counted_and_timed(agent, smaller):
+    small = {"hidden": (8, 8), "critic_hidden": (16, 16), **smaller}
+    figures = products.measured(agent, 2, **small)
     assert 0.0 < figures.share_in_products < 1.0
     assert figures.gflop_per_second_in_products > 0
 
