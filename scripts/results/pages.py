@@ -460,40 +460,49 @@ def products() -> list[str]:
     return table(header, rows)
 
 
+OF_PRODUCTS = ("of an update products", "their rate, of one product's")
+
+
 def with_products(name: str) -> list[str]:
     """Updates of a group of agents beside their authors', and what part of them are products."""
     ratios, figures = benchmark(name)["ratios"], benchmark(f"products-{name}")["agents"]
     rows = []
-    for agent, of_products in figures.items():
+    for agent, of_agent in figures.items():
         ours, theirs = (f"{agent} {side} updates/s" for side in ("ours", "authors'"))
         ((*row, _),) = ratio_rows(name, ((agent.upper(), ours, theirs, 1.2),))
-        inside, alone = (
-            of_products[f"gflop_per_second_{part}"] for part in ("in_products", "of_one_product")
-        )
-        bound, share = ratios[f"{agent} ours / bound"], of_products["share_in_products"]
-        rows.append([*row, f"{bound:.0%}", f"{share:.0%}", f"{inside / alone:.0%}"])
+        bound = ratios[f"{agent} ours / bound"]
+        rows.append([*row, f"{bound:.0%}", *of_products(of_agent)])
     header = ["updates/s", "ours", "authors'", "ratio (aim 1.2)", "share of the bound"]
-    return table([*header, "of an update products", "their rate, of one product's"], rows)
+    return table([*header, *OF_PRODUCTS], rows)
 
 
 def updates_alone() -> list[str]:
     """Seconds of one update of generative policies beside the authors' code, on the same batch."""
-    qc = benchmark("update-qc")
-    measured = {
-        "QC, 32 candidates, 4 x 512": qc["QC, 4 x 512"],
-        "QC, 32 candidates, 3 x 256": qc["QC, 3 x 256"],
-        "QC-FQL, 4 x 512": qc["QC-FQL, 4 x 512"],
-        "QC-FQL, 3 x 256": qc["QC-FQL, 3 x 256"],
-        "IDQL, three blocks of 256": benchmark("update-idql"),
-        "ReinFlow, five passes over 1,000 rows, 3 x 512": benchmark("update-reinflow"),
-    }
+    qc, products = benchmark("update-qc"), benchmark("products-alone")["agents"]
+    measured = (  # with the aim, and the name in products
+        ("QC, 32 candidates, 4 x 512", qc["QC, 4 x 512"], 1.2, "qc"),
+        ("QC, 32 candidates, 3 x 256", qc["QC, 3 x 256"], 1.2, None),
+        ("QC-FQL, 4 x 512", qc["QC-FQL, 4 x 512"], 1.2, "qc-fql"),
+        ("QC-FQL, 3 x 256", qc["QC-FQL, 3 x 256"], 1.2, None),
+        ("IDQL, three blocks of 256", benchmark("update-idql"), 1.2, None),
+        ("ReinFlow, 3 x 512", benchmark("update-reinflow"), 1.5, "reinflow"),
+        ("DPPO, with the rollout, 3 x 512", benchmark("update-dppo"), 1.5, "dppo"),
+    )
     rows = []
-    for label, file in measured.items():
+    for label, file, aim, name in measured:
         seconds = file["seconds of an update"]
-        rows.append(
-            [label, *(f"{seconds[x]:.3f}" for x in ("ours", "theirs")), ratio(file["ratio"], 1.2)]
-        )
-    return table(["one update, s", "ours", "authors'", "ratio (aim 1.2)"], rows)
+        row = [label, *(f"{seconds[x]:.3f}" for x in ("ours", "theirs")), f"{aim}"]
+        parts = of_products(products[name]) if name else ["", ""]
+        rows.append([*row, ratio(file["ratio"], aim), *parts])
+    return table(["one update, s", "ours", "authors'", "aim", "ratio", *OF_PRODUCTS], rows)
+
+
+def of_products(figures: Mapping[str, float]) -> list[str]:
+    """The share of products in an update, and of one product's rate."""
+    inside, alone = (
+        figures[f"gflop_per_second_{part}"] for part in ("in_products", "of_one_product")
+    )
+    return [f"{figures['share_in_products']:.0%}", f"{inside / alone:.0%}"]
 
 
 def actions() -> list[str]:
