@@ -44,7 +44,7 @@ class Mixed(Replay):
             raise ValueError(
                 f"{source} draws from a replay of new experience alone, not with --data."
             )
-        if offline_share == "pooled" and replay.draw.beside_data is not None:
+        if offline_share == "pooled" and replay.draw.relabels:
             raise ValueError(
                 "--offline-share pooled draws all rows alike, and this agent draws rows with goals "
                 "of the same source: give a share, such as 0.5."
@@ -98,14 +98,16 @@ class Mixed(Replay):
     ) -> tuple[Transition, Transition]:
         """`offline` rows of the data set and `online` new ones, [P, U, ...] each."""
         key_offline, key_online = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
+        sized = [dataclasses.replace(self, batch_size=size) for size in (offline, online)]
         draw = self.draw.beside_data
         if draw is None:
             old = drawn_rows(data, key_offline, offline, self, self.summed_steps)
-            new = uniform(buffer, key_online, self, online, self.reward_map)
         else:
-            sized = [dataclasses.replace(self, batch_size=size) for size in (offline, online)]
             old = draw.take(data, draw.random(key_offline, data.reward.shape[0], sized[0]))
+        if self.draw.relabels:
             new = self.draw(buffer, key_online, sized[1])
+        else:
+            new = uniform(buffer, key_online, self, online, self.reward_map)
         return _alike(old, self._as_data(new))
 
     def _pooled(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:

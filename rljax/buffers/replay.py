@@ -31,6 +31,7 @@ class Draw:
     """How batches are drawn from a replay, and what is stored for this."""
 
     from_data: ClassVar[bool] = False  # batches can be mixed with rows of a data set
+    relabels: ClassVar[bool] = False  # rows get other goals, so that they cannot be drawn of both
     has_columns: ClassVar[bool] = False  # batches carry the agent's columns
     flag: ClassVar[str] = ""  # name of the setting that asks for this draw
     may_be_empty: ClassVar[bool] = False  # there are times at which no stored row may be drawn
@@ -86,9 +87,7 @@ class Draw:
 
     @property
     def beside_data(self) -> Any:
-        """The `DatasetDraw` of rows of a data set beside this; None where rows of both sources are
-        drawn alike.
-        """
+        """The `DatasetDraw` of rows of a data set beside this; None for uniform ones."""
         return None
 
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:

@@ -236,6 +236,9 @@ class Goals:
         return 10.0 * (achieved == goal).all(axis=-1)
 
 
+PARTS = (slice(None, 10), slice(10, None))  # old and new rows of a batch
+
+
 def hindsight(share: Any = 1.0, discount: Any = DISCOUNT) -> buffers.Hindsight:
     return buffers.Hindsight(share=each(share), discount=each(discount), environment=Goals())
 
@@ -273,6 +276,30 @@ def test_goals_are_of_the_same_episodes_future_or_of_others(
             future += goal[1] == environment
     if num_envs > 1:
         np.testing.assert_allclose(future / (LEARNERS * 600), 0.5, atol=0.06)
+
+
+def test_goals_of_new_rows_are_replaced_beside_a_data_set() -> None:
+    """As in a replay alone, and rows of the data keep theirs."""
+    replay = of_episodes(history(3, 17), 7)
+    number = np.arange(12, dtype=np.float32)
+    data = Transition(
+        observation=100.0 + np.tile(number[:, None], 8),
+        action=number.astype(np.int32),  # pyright: ignore[reportArgumentType]
+        reward=-number,  # pyright: ignore[reportArgumentType]
+        terminated=np.zeros(12, bool),  # pyright: ignore[reportArgumentType]
+        truncated=number == 11,  # pyright: ignore[reportArgumentType]
+        next_observation=101.0 + np.tile(number[:, None], 8),
+    )
+    declared = buffers.Mixed.of(declare(3, hindsight(), batch_size=40), 0.25)
+    batch = sample(declared, replay, declared.prepare(data), keys())
+    old, new = (jax.tree.map(lambda x, part=part: x[:, :, part], batch) for part in PARTS)
+    np.testing.assert_array_equal(old.observation, 100.0 - np.tile(old.reward[..., None], 8))
+    assert len(np.unique(old.reward)) == 12
+    own = jax.vmap(jax.random.split)(keys())[:, 1]
+    alone = relabelled(replay, 3, own=own, batch_size=30)
+    jax.tree.map(np.testing.assert_array_equal, new, alone)
+    with pytest.raises(ValueError, match="pooled draws all rows alike, and this agent draws rows"):
+        buffers.Mixed.of(declare(3, hindsight()), "pooled")
 
 
 @pytest.mark.parametrize("source", ["future", "final", "episode"])

@@ -169,7 +169,6 @@ def test_updates_begin_when_the_warm_up_is_over() -> None:
 @pytest.mark.parametrize(
     ("draw", "source"),
     [
-        (buffers.Hindsight(share=0.5, discount=0.9), "--config.hindsight"),
         (buffers.Prioritised(exponent=0.5), "--config.prioritised"),
         (buffers.Sequences(length=5, every=2), "--config.length"),
         (buffers.Decisions(length=5, discount=0.9), "this agent"),

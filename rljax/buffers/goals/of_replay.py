@@ -43,7 +43,8 @@ class Hindsight(TimedDraw):
     - "final": the newest step of the row's episode;
     - "episode": any step of the row's episode that the ring still has.
 
-    The last three are of Andrychowicz et al., arXiv:1707.01495, section 4.5.
+    The last three are of Andrychowicz et al., arXiv:1707.01495, section 4.5. Rows of a data set
+    beside the replay keep their goals.
     """
 
     share: float
@@ -53,6 +54,8 @@ class Hindsight(TimedDraw):
     goals: GoalSource = "mixed"
 
     flag: ClassVar[str] = "hindsight"
+    from_data: ClassVar[bool] = True
+    relabels: ClassVar[bool] = True
 
     def with_goals(self, goals: Any, env: str) -> Hindsight:
         """The draw with `goals`; raises `ValueError` for a text, the reason why there are none."""
@@ -167,6 +170,7 @@ class ReplayGoals(TimedDraw):
     draw: Goals
 
     from_data: ClassVar[bool] = True
+    relabels: ClassVar[bool] = True
 
     @property
     def beside_data(self) -> Goals:
