@@ -45,7 +45,7 @@ from rljax.networks.heads import rollouts
 from rljax.networks.optimisation import multipliers, trust_region
 from rljax.networks.optimisation.multipliers import ValueAndCost
 from rljax.networks.torsos import TorsoSettings
-from rljax.requirements import Count, LogStd, NonNegative, Positive, Share, Widths
+from rljax.requirements import Backtrack, Count, LogStd, NonNegative, Positive, Share, Widths
 
 
 @agent.config
@@ -57,7 +57,7 @@ class Config(networks.WithSchedule):
     kl_limit: Positive = 0.01  # mean KL of pi_old and pi; [3]
     damping: Positive = 0.1  # added to KL's Hessian; [3]
     cg_steps: Count = 10  # of conjugate gradients; [3]
-    backtrack: Positive = 0.8  # factor of each try, below 1; [3]
+    backtrack: Backtrack = 0.8  # factor of each try; [3]
     backtracks: Count = 10  # tries of the line search; [3]
     # Optimisation of critics
     learning_rate: NonNegative = 1e-3  # of Adam; [3]
@@ -111,7 +111,6 @@ def experience(config: Config) -> buffers.Rollout:
 
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for what does not fit."""
-    agent.require_below(config, backtrack=1)
     settings = TorsoSettings.of(config, progressive=None)
     torsos.check(spec, settings, config.actor_hidden, config.critic_hidden)
 

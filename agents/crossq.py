@@ -37,7 +37,7 @@ from rljax.networks.blocks.batch_norm import MovedLoss
 from rljax.networks.blocks.ensemble import BlockEnsemble
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.optimisation import temperatures
-from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Whole, Widths
+from rljax.requirements import Count, Decay, LogStd, NonNegative, Real, Share, Whole, Widths
 
 
 @agent.config
@@ -52,7 +52,7 @@ class Config(
     actor_lr: NonNegative = 1e-3  # of Adam; [2]
     critic_lr: NonNegative = 1e-3  # of Adam; [2]
     temperature_lr: NonNegative = 1e-3  # of Adam, for log alpha; [2]
-    momentum: Share = 0.5  # beta_1 of Adam, but 0.9 for log alpha; [2]
+    momentum: Decay = 0.5  # beta_1 of Adam, but 0.9 for log alpha; [2]
     policy_delay: Count = 3  # updates per step of actor and temperature; [2]
     # Experience
     replay_size: int = 1_000_000  # newest transitions; [2]
@@ -91,7 +91,6 @@ def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for what does not fit."""
     agent.require_continuous("crossq", spec)
     agent.require_order(config, "log_std_min", "log_std_max")
-    agent.require_below(config, momentum=1)
     encoders.check_with_parts(spec, config)
 
 

@@ -36,7 +36,7 @@ from rljax.networks import distributions, encoders, heads, noise
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.optimisation import temperatures
 from rljax.networks.optimisation.temperatures import TemperatureSettings
-from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share, Widths
+from rljax.requirements import Count, Decay, LogStd, NonNegative, Positive, Real, Share, Widths
 
 
 @agent.config
@@ -52,7 +52,7 @@ class Config(
     actor_lr: NonNegative = 3e-4  # of AdamW; [2]
     critic_lr: NonNegative = 3e-4  # of AdamW; [2]
     weight_decay: NonNegative | None = 1e-3  # in each step, times the learning rate; [2]
-    second_moment: Share = 0.95  # beta_2 of AdamW; [2]
+    second_moment: Decay = 0.95  # beta_2 of AdamW; [2]
     batch_size: int = 256  # transitions per update; own choice, [2]: 8,192
     policy_delay: Count = 4  # updates per update of the actor; [2]
     # Experience
@@ -111,7 +111,6 @@ def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for what does not fit."""
     agent.require_continuous("fastsac", spec)
     agent.require_order(config, "log_std_min", "log_std_max")
-    agent.require_below(config, second_moment=1)
     heads.check_critics(config)
     encoders.check_with_parts(spec, config)
 

@@ -37,7 +37,7 @@ from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import encoders, normalise, policies
 from rljax.networks.optimisation import trust_region
-from rljax.requirements import Count, LogStd, NonNegative, Positive, Share, Widths
+from rljax.requirements import Backtrack, Count, LogStd, NonNegative, Positive, Share, Widths
 
 
 @agent.config
@@ -48,7 +48,7 @@ class Config(networks.WithSchedule):
     kl_limit: Positive = 0.01  # mean KL of pi_old and pi; [2]
     damping: Positive = 0.1  # added to KL's Hessian; [2]
     cg_steps: Count = 10  # of conjugate gradients; [2]
-    backtrack: Positive = 0.5  # factor of each try, below 1; [2]
+    backtrack: Backtrack = 0.5  # factor of each try; [2]
     backtracks: Count = 10  # tries of the line search; [2]
     # Optimisation of the critic
     learning_rate: NonNegative = 1e-3  # of Adam; cpo, [2]: 3e-4
@@ -93,7 +93,6 @@ def experience(config: Config) -> buffers.Rollout:
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for what does not fit."""
     agent.require_unmixed("hnpg", spec)
-    agent.require_below(config, backtrack=1)
     encoders.check(spec, encoders.EncoderSettings.of(config))
 
 

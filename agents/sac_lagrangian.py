@@ -37,7 +37,7 @@ from rljax.networks import distributions, encoders, noise
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.optimisation import multipliers, temperatures
 from rljax.networks.optimisation.multipliers import MultiplierSettings
-from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share, Widths
+from rljax.requirements import Count, Decay, LogStd, NonNegative, Positive, Real, Share, Widths
 
 
 @agent.config
@@ -58,7 +58,7 @@ class Config(buffers.ReplaySettings, temperatures.WithTemperature, multipliers.W
     reward_scale: Positive = 1.0  # factor on rewards; Brax: 5 to 30
     # Costs
     cost_limit: Real = 25.0  # d, sum per episode; [1]
-    cost_discount: Share = 0.99  # gamma_k of costs, below 1; [1]
+    cost_discount: Decay = 0.99  # gamma_k of costs; [1]
     cost_lr: NonNegative = 3e-4  # of Adam; own choice
     init_multiplier: NonNegative = 0.001  # nu, or I (pid), at first; OmniSafe
     multiplier_rate: NonNegative = 1e-3  # of Adam (gradient); [1]
@@ -99,7 +99,6 @@ def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for what does not fit."""
     agent.require_continuous("sac_lagrangian", spec)
     agent.require_order(config, "log_std_min", "log_std_max")
-    agent.require_below(config, cost_discount=1)
     if spec.max_episode_steps is None:
         raise ValueError(
             "agent 'sac_lagrangian' spreads the cost limit over an episode's steps: "

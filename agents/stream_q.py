@@ -25,7 +25,7 @@ from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
 from rljax.networks import normalise
 from rljax.networks.optimisation import optimisers, traces
-from rljax.requirements import NonNegative, Positive, Share, Widths
+from rljax.requirements import Decay, NonNegative, Positive, Share, Widths
 
 
 @agent.config
@@ -36,7 +36,7 @@ class Config(buffers.StreamSettings):
     learning_rate: NonNegative = 1.0  # alpha, before its bound; [1]
     critic_kappa: NonNegative = 2.0  # larger: smaller steps; [1]
     adaptive: bool = False  # traces by the RMS of steps; [1]
-    second_moment_decay: NonNegative = 0.999  # beta, below 1 (adaptive); [1]
+    second_moment_decay: Decay = 0.999  # beta (adaptive); [1]
     # Policy
     epsilon_start: Share = 1.0  # uniform actions at first; [1]
     epsilon_end: Share = 0.01  # and at the end; [1]
@@ -75,7 +75,6 @@ def schedule(config: Config, steps: float) -> Config:
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for what does not fit."""
     agent.require_discrete("stream_q", spec, "stream_ac")
-    agent.require_below(config, second_moment_decay=1)
     agent.require_fit(spec, config.convolutions)
 
 

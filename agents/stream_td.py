@@ -25,7 +25,7 @@ from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
 from rljax.networks import distributions, normalise
 from rljax.networks.optimisation import traces
-from rljax.requirements import NonNegative, Share, Widths
+from rljax.requirements import Decay, NonNegative, Share, Widths
 
 
 @agent.config
@@ -36,7 +36,7 @@ class Config(buffers.StreamSettings):
     learning_rate: NonNegative = 1.0  # alpha, before its bound; [1]
     critic_kappa: NonNegative = 2.0  # larger: smaller steps; [1]
     adaptive: bool = False  # traces by the RMS of steps; [1]
-    second_moment_decay: NonNegative = 0.999  # beta, below 1 (adaptive); [1]
+    second_moment_decay: Decay = 0.999  # beta (adaptive); [1]
     # Targets
     discount: Share = 0.99  # gamma; [1]
     trace_decay: Share = 0.8  # lambda; [1]
@@ -66,7 +66,6 @@ def experience(config: Config) -> buffers.Stream:
 
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for what does not fit."""
-    agent.require_below(config, second_moment_decay=1)
     agent.require_one_action("stream_td", spec)
     agent.require_fit(spec, config.convolutions)
 

@@ -24,7 +24,6 @@ from rljax.requirements import (
     require_acting,
     require_at_least,
     require_base,
-    require_below,
     require_continuous,
     require_discrete,
     require_fit,

@@ -43,6 +43,19 @@ class Above:
 
 
 @dataclasses.dataclass(frozen=True)
+class Below:
+    """Numbers below a limit, also in float32."""
+
+    limit: float
+
+    def require(self, config: Any, name: str) -> None:
+        """See `Between`."""
+        for value in np.ravel(getattr(config, name)):
+            if not _single(value) < self.limit:
+                raise ValueError(f"{_flag(name)} is {value:.9g}, it must be below {self.limit}.")
+
+
+@dataclasses.dataclass(frozen=True)
 class AtLeast:
     """Whole numbers from a limit on."""
 
@@ -78,6 +91,8 @@ class LayerWidths:
 Real = Annotated[float, Between()]  # any finite number
 NonNegative = Annotated[float, Between(0, None)]
 Share = Annotated[float, Between(0, 1)]
+Decay = Annotated[float, Between(0, None), Below(1)]  # what is left of a mean, or of a reward
+Backtrack = Annotated[float, Above(0), Below(1)]  # of a line search
 DropoutRate = Annotated[float, Between(0, 0.99)]
 Positive = Annotated[float, Above(0)]
 LogStd = Annotated[float, Between(-30, 30)]  # of a policy
@@ -97,7 +112,7 @@ def check_types(config: Any) -> None:
 
 @functools.cache
 def _requirements(cls: type) -> dict[str, list[Any]]:
-    kinds = (Between, Above, AtLeast, EachAtLeast, LayerWidths)
+    kinds = (Between, Above, Below, AtLeast, EachAtLeast, LayerWidths)
     hints = typing.get_type_hints(cls, include_extras=True)
     requirements = {}
     for field in dataclasses.fields(cls):
@@ -128,14 +143,6 @@ def require_above(config: Any, **limits: float) -> None:
                 raise ValueError(
                     f"{_flag(name)} is {value:g}, it must be finite and above {limit}."
                 )
-
-
-def require_below(config: Any, **limits: float) -> None:
-    """The named fields are below their limits, also in float32."""
-    for name, limit in limits.items():
-        for value in np.ravel(getattr(config, name)):
-            if not _single(value) < limit:
-                raise ValueError(f"{_flag(name)} is {value:.9g}, it must be below {limit}.")
 
 
 def require_order(config: Any, low: str, high: str) -> None:

@@ -8,7 +8,9 @@ import pytest
 
 from rljax import agent
 from rljax.requirements import (
+    Backtrack,
     Count,
+    Decay,
     LogStd,
     NonNegative,
     Positive,
@@ -27,6 +29,8 @@ class Settings:
     positive: Positive | None = None
     real: Real | None = None
     log_std: LogStd = 0.0
+    decay: Decay = 0.0
+    backtrack: Backtrack = 0.5
     count: Count = 1
     whole: Whole = 0
     widths: Widths = (4, 4)
@@ -44,6 +48,8 @@ def test_types_are_floats_to_jax() -> None:
         "positive",
         "real",
         "log_std",
+        "decay",
+        "backtrack",
         "free",
     )
 
@@ -56,6 +62,10 @@ def test_types_are_floats_to_jax() -> None:
         ({"rate": -1.0}, r"^--config\.rate is -1, it must be finite and at least 0\.$"),
         ({"rate": float("nan")}, r"^--config\.rate is nan, it must be finite and at least 0\.$"),
         ({"positive": 0.0}, r"^--config\.positive is 0, it must be finite and above 0\.$"),
+        ({"decay": -0.1}, r"^--config\.decay is -0\.1, it must be finite and at least 0\.$"),
+        ({"decay": 1.0}, r"^--config\.decay is 1, it must be below 1\.$"),
+        ({"decay": 1.0 - 1e-9}, r"^--config\.decay is 0\.999999999, it must be below 1\.$"),
+        ({"backtrack": (0.5, 0.0)}, r"^--config\.backtrack is 0, it must be finite and above 0\.$"),
         ({"real": float("inf")}, r"^--config\.real is inf, it must be finite\.$"),
         ({"real": 1e39}, r"^--config\.real is 1e\+39, it must be finite\.$"),
         ({"log_std": 31.0}, r"^--config\.log-std is 31, it must be finite and in \[-30, 30\]\.$"),

@@ -156,25 +156,29 @@ def kind_shown(kind: str, module: Any = None) -> str:
         if not metadata:
             return match[0]
         plain: Any = getattr(named, "__origin__", None)
-        return f"{plain.__name__ if isinstance(plain, type) else plain}{range_shown(metadata[0])}"
+        return f"{plain.__name__ if isinstance(plain, type) else plain}{range_shown(*metadata)}"
 
     return f"`{TYPE.sub(described, kind)}`"
 
 
-def range_shown(limit: Any) -> str:
+def range_shown(*limits: Any) -> str:
     """The range that a type says, with a space before it;
     "" where it says nothing that a reader needs.
     """
-    match limit:
-        case requirements.Between(low=None):
+    match limits:
+        case (requirements.Between(low=None),):
             return ""
-        case requirements.Between(low=low, high=None):
+        case (requirements.Between(low=low, high=None),):
             return f" >= {low}"
-        case requirements.Between(low=low, high=high):
+        case (requirements.Between(low=low, high=high),):
             return f" in [{low}, {high}]"
-        case requirements.Above(limit=low):
+        case (requirements.Between(low=low), requirements.Below(limit=high)):
+            return f" in [{low}, {high})"
+        case (requirements.Above(limit=low), requirements.Below(limit=high)):
+            return f" in ({low}, {high})"
+        case (requirements.Above(limit=low),):
             return f" > {low}"
-        case requirements.AtLeast(limit=low):
+        case (requirements.AtLeast(limit=low),):
             return f" >= {low}"
     return ""
 
