@@ -14,8 +14,9 @@ uniformly from the data and the new ones together, and each step has one update.
   rljax data record ogbench/cube-single-play-v0 --envs 1
   python scripts/studies/offline/chunks.py --hidden 128 128 128 --updates 30000
 
-A seed is a run, and all cells have their first seed before any has its second. The results are
-written after each run. Complete runs are not repeated, and interrupted runs continue.
+A seed is a run, and all cells have their first seed before any has its second, in the order of
+`--cells`. The results are written after each run. Complete runs are not repeated, and interrupted
+runs continue.
 """
 
 from __future__ import annotations
@@ -186,7 +187,7 @@ def main() -> None:
     names = ("data", "updates", "online", "hidden", "candidates", "episodes")
     study = {name: getattr(options, name) for name in names} | provenance()
     study["settings"] = {key: config_of(key, options) for key in options.cells}
-    cells: dict[str, list[dict[str, Any]]] = {key: [] for key in options.cells}
+    cells: dict[str, list[dict[str, Any]]] = {key: [] for key in CELLS if key in options.cells}
     for seed in range(options.seeds):
         for key in options.cells:
             cells[key].append(outcome(trained(key, seed, options), options.updates))
