@@ -11,8 +11,8 @@ b the noise that was played, b' ~ pi(.|s_k), b~ ~ pi(.|s)
   L(alpha) = mean (-log alpha (log pi(b~|s) + target_entropy))
   Q'_c    <- (1 - rho) Q'_c + rho Q_c  rho: target_rate
 
-Acts by flow(s, m b), whose chunk is played to its end or the episode's. All
-decisions have target_entropy = -target_entropy_share h A.
+Acts by flow(s, m b), whose chunk is played to its end or the episode's. The
+target_entropy is -target_entropy_share h A.
 
 Departs from the paper: rewards inside a chunk are discounted, too.
 
@@ -135,14 +135,16 @@ def act(
     """Actions [..., A] for observations [..., O], and their chunks' noise [..., h A]."""
     length = config.chunk_length
     noise = distributions.squashed(state.actor(observation), config).sample(seed=key)
-    played = jnp.full(noise.shape[:-1], length if memory is None else memory["played"], jnp.int32)
     if memory is not None:
-        noise = agent.choose(played == length, noise, memory["noise"])
+        noise = agent.choose(memory["played"] == length, noise, memory["noise"])
     scaled = config.noise_scale * noise
     decide = lambda: decode(state, observation, scaled, config)  # noqa: E731
-    action, memory = policies.play(decide, memory, length)
-    extras = {"noise": noise, buffers.PLAYED: jnp.where(played == length, 0, played)}
-    return action, extras, None if memory is None else memory | {"noise": noise}
+    action, after = policies.play(decide, memory, length)
+    if after is None:
+        played = jnp.zeros(noise.shape[:-1], jnp.int32)
+        return action, {"noise": noise, buffers.PLAYED: played}, None
+    extras = {"noise": noise, buffers.PLAYED: after["played"] - 1}
+    return action, extras, after | {"noise": noise}
 
 
 def decode(state: State, observation: Array, noise: Array, config: Config) -> Array:

@@ -31,7 +31,7 @@ class Draw:
     """How batches are drawn from a replay, and what is stored for this."""
 
     from_data: ClassVar[bool] = False  # batches can be mixed with rows of a data set
-    relabels: ClassVar[bool] = False  # rows get other goals, so that they cannot be drawn of both
+    relabels: ClassVar[bool] = False  # rows get other goals; those of a data set are drawn apart
     has_columns: ClassVar[bool] = False  # batches carry the agent's columns
     flag: ClassVar[str] = ""  # name of the setting that asks for this draw
     may_be_empty: ClassVar[bool] = False  # there are times at which no stored row may be drawn

@@ -1,7 +1,7 @@
 """How much of an update's time is products of matrices, and how fast they are.
 
-  taskset -c 0 python scripts/benchmarks/products.py \\
-      --output results/speed/measurements/products.json
+  taskset -c 0 python scripts/benchmarks/products.py --agents xqc bro \\
+      --output FILE
 
 One update at full size on Humanoid's shapes; agents of goals and of chunks on cube-single's,
 batches of 256; on-policy agents of the sizes in `scripts/updates/compare_reppo.py` and its like.

@@ -451,11 +451,9 @@ def products() -> list[str]:
     """The share of products in an update's time, and how fast they are."""
     rows = []
     for agent, file in benchmark("products")["agents"].items():
-        rates = [file[f"gflop_per_second_{part}"] for part in ("in_products", "of_one_product")]
         share = f"{100 * file['share_in_products']:.0f} %"
-        rows.append(
-            [PRODUCTS[agent], f"{file['seconds']:.3f}", share, *(f"{x:.0f}" for x in rates)]
-        )
+        rates = [f"{x:.0f}" for x in product_rates(file)]
+        rows.append([PRODUCTS[agent], f"{file['seconds']:.3f}", share, *rates])
     header = ["one update", "s", "of it products", "GFLOP/s in them", "GFLOP/s, one product alone"]
     return table(header, rows)
 
@@ -499,10 +497,13 @@ def updates_alone() -> list[str]:
 
 def of_products(figures: Mapping[str, float]) -> list[str]:
     """The share of products in an update, and of one product's rate."""
-    inside, alone = (
-        figures[f"gflop_per_second_{part}"] for part in ("in_products", "of_one_product")
-    )
+    inside, alone = product_rates(figures)
     return [f"{figures['share_in_products']:.0%}", f"{inside / alone:.0%}"]
+
+
+def product_rates(figures: Mapping[str, float]) -> list[float]:
+    """GFLOP a second in an update's products, and in one product alone."""
+    return [figures[f"gflop_per_second_{part}"] for part in ("in_products", "of_one_product")]
 
 
 def actions() -> list[str]:

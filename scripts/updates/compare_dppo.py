@@ -418,21 +418,26 @@ def our_iteration(
 
     with mock.patch.object(jax.random, "normal", of_act):
         action, extras = dppo.act(state, observation, key, config, explore=True)
-    batch = Transition(
-        observation=observation,
-        action=action,
-        reward=rows["reward"],
-        terminated=rows["terminated"],
-        truncated=jnp.zeros(rows["reward"].shape, bool),
-        next_observation=rows["observation"][1:],
-        extras=extras,
-    )
+    batch = rollout(rows).replace(action=action, extras=extras)
     with (
         mock.patch.object(distributions, "permutation", permutation),
         mock.patch.object(jax.random, "normal", of_base),
     ):
         state, metrics = dppo.update(state, batch, key, step, config)
     return state, extras["chain"], metrics
+
+
+def rollout(rows: Mapping[str, Any]) -> Transition:
+    """What we store [T, E, ...] of the rows, with actions of 0."""
+    leading = rows["reward"].shape
+    return Transition(
+        observation=rows["observation"][:-1],
+        action=jnp.zeros((*leading, ACTION)),
+        reward=rows["reward"],
+        terminated=rows["terminated"],
+        truncated=jnp.zeros(leading, bool),
+        next_observation=rows["observation"][1:],
+    )
 
 
 def compared(peer: Path, updates: int, changes: Mapping[str, Any]) -> dict[str, float]:
@@ -486,15 +491,7 @@ def times(peer: Path) -> dict[str, Any]:
         learner.run()
 
     state = jax.jit(dppo.init, static_argnums=1)(jax.random.key(0), SPEC, config)
-    leading = (config.num_steps, config.num_envs)
-    batch = Transition(
-        observation=jnp.asarray(rows["observation"][:-1]),
-        action=jnp.zeros((*leading, ACTION)),
-        reward=jnp.asarray(rows["reward"]),
-        terminated=jnp.asarray(rows["terminated"]),
-        truncated=jnp.zeros(leading, bool),
-        next_observation=jnp.asarray(rows["observation"][1:]),
-    )
+    batch = rollout(jax.tree.map(jnp.asarray, rows))
     with contextlib.redirect_stdout(None):
         return shared.beside(theirs, iteration, state, batch, config, 512)
 
