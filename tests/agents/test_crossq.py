@@ -23,8 +23,10 @@ CONFIG = crossq.Config(
 )
 KEY = jax.random.key(0)
 # So that entropy hardly weighs.
-# Rates fall: without targets, values go on moving with their batches.
+# Rates fall: without targets, values go on moving with their batches. The replay keeps all rows:
+# critics forget the values of actions that it no longer has, and the actor goes there.
 PROBE: dict[str, Any] = {
+    "replay_size": 12_000,
     "critic_hidden": (64, 64),
     "rate_schedule": "linear",
     "rate_updates": 2_500.0,

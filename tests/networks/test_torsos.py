@@ -20,7 +20,7 @@ from rljax.networks import torsos
 from rljax.networks.inputs import Raw
 from rljax.runs import records
 from rljax.runs.policies import evaluate, loading
-from tests.agents import reference
+from tests.agents import on_policy, reference
 from tests.helpers import small_runs
 from tests.networks.reference import (
     apply,
@@ -433,6 +433,7 @@ def test_a_shared_torso_learns_from_both_losses() -> None:
     batch = batch.replace(
         action=action, extras={"raw": action, "log_prob": jnp.asarray(old, jnp.float32)}
     )
+    batch = on_policy.continued(batch)
     state = jax.jit(lambda key: ppo.init(key, spec, settings))(jax.random.key(0))
     after, _ = jax.jit(ppo.update)(state, batch, jax.random.key(1), 0, settings)
     before = doubles(state.actor_critic.parameters)
