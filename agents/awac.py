@@ -41,7 +41,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Share, Widt
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.DatasetSettings, heads.WithHead):
+class Config(networks.WithCritics, buffers.RowDatasetSettings, heads.WithHead):
     """Hyperparameters."""
 
     # Optimisation
@@ -80,7 +80,7 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches; half new online."""
-    return buffers.Dataset.of(config, online=buffers.Replay.of(config))
+    return buffers.row_dataset(config)
 
 
 def check(spec: EnvSpec, config: Config) -> None:

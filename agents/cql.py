@@ -44,7 +44,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Whole, W
 @agent.config
 class Config(
     networks.WithSchedule,
-    buffers.DatasetSettings,
+    buffers.RowDatasetSettings,
     heads.WithHead,
     conservatism.WithConservatism,
     policies.WithPolicyNetwork,
@@ -92,7 +92,7 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches; half new online."""
-    return buffers.Dataset.of(config, online=buffers.Replay.of(config))
+    return buffers.row_dataset(config)
 
 
 def check(spec: EnvSpec, config: Config) -> None:

@@ -32,7 +32,7 @@ from rljax.requirements import Count, NonNegative, Share, Widths
 
 
 @agent.config
-class Config(networks.WithSchedule, buffers.DatasetSettings):
+class Config(networks.WithSchedule, buffers.RowDatasetSettings):
     """Hyperparameters."""
 
     # Optimisation
@@ -64,7 +64,7 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches; half new online."""
-    return buffers.Dataset.of(config, online=buffers.Replay.of(config))
+    return buffers.row_dataset(config)
 
 
 def check(spec: EnvSpec, config: Config) -> None:

@@ -42,7 +42,7 @@ from rljax.requirements import Count, NonNegative, Share, Whole, Widths
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.DatasetSettings):
+class Config(networks.WithCritics, buffers.RowDatasetSettings):
     """Hyperparameters."""
 
     # Optimisation
@@ -86,7 +86,7 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches; half new online."""
-    return buffers.Dataset.of(config, online=buffers.Replay.of(config))
+    return buffers.row_dataset(config)
 
 
 def check(spec: EnvSpec, config: Config) -> None:

@@ -6,14 +6,22 @@ causal transformer over the last context_length = K steps
   mu_t = tanh of what comes out where s_t went in, which sees x up to s_t
   L    = mean_t 1(t is in the episode) |mu_t - a_t|^2 / A  [2]
 
+With predict_next, what comes out where a_t went in predicts the next state
+and return, s^_t and R^_t, and their errors are added to L [3]:
+  L_s  = mean_t 1(t is in the episode) |s^_t - s_t+1|^2 / O
+  L_R  = mean_t 1(t is in the episode) (R^_t - c R_t+1)^2
+  L    = L + w_s L_s + w_R L_R
+
 The batch's pieces begin at any row, and 1(...) is 0 beyond an episode's end.
 Acts by mu with R_t = target - (rewards of the episode so far). The target is
 `target_return`, or the largest return of the data.
 
 Departs from the paper [1]: the loss is a mean over all K steps, as in [2].
+Departs from [3]: without regions of actions, and w_s and w_R are ours.
 
 [1] Chen et al., Decision Transformer, arXiv:2106.01345
 [2] Tarasov et al., CORL, arXiv:2210.07105; algorithms/offline/dt.py
+[3] Ghanem et al., Multi-Objective Decision Transformers, arXiv:2308.16379
 
   rljax train dt --data d4rl/hopper-medium-v2
 """
@@ -54,6 +62,10 @@ class Config(networks.WithSchedule, returns_to_go.WithTargetReturn):
     context_length: Count = 20  # K, in steps; [2]
     return_scale: Positive = 1e-3  # c; [2]
     exploration_noise: NonNegative = 0.1  # std of noise on actions; TD3
+    # Predictions
+    predict_next: bool = False  # the next state and return too; [3] does
+    state_weight: NonNegative = 1.0  # w_s, of the next state's error
+    return_weight: NonNegative = 1.0  # w_R, of the next return's error
     # Network
     width: Count = 128  # of tokens; [2]
     layers: Count = 3  # blocks; [2]
@@ -73,6 +85,7 @@ class Policy(Module):
     """mu: states, actions, returns and times of K steps to actions."""
 
     action_size: int
+    predict_next: bool
     width: int
     layers: int
     heads: int
@@ -87,8 +100,10 @@ class Policy(Module):
         time: Array,
         valid: Array,
         dropout: Dropout | None = None,
-    ) -> Array:
-        """Actions [..., K, A] for states [..., K, O], and for the rest [..., K] each."""
+    ) -> tuple[Array, Array]:
+        """For states [..., K, O], and for the rest [..., K] each, actions [..., K, A], and next
+        states and returns [..., K, O + 1], or [..., K, 0] where they are not predicted.
+        """
         table = self.param("time", nn.initializers.normal(STD), (self.times, self.width))
         of_time = table[jnp.clip(time, 0, self.times - 1)]
         parts = (("return", target[..., None]), ("state", state), ("action", action))
@@ -97,7 +112,10 @@ class Policy(Module):
         x = x.reshape(*x.shape[:-3], -1, self.width)
         transformer = Transformer(self.layers, self.heads, name="transformer")
         x = transformer(x, jnp.repeat(valid, 3, axis=-1), dropout)
-        return jnp.tanh(Linear(self.action_size, name="output")(x[..., 1::3, :]))
+        mean = jnp.tanh(Linear(self.action_size, name="output")(x[..., 1::3, :]))
+        if not self.predict_next:
+            return mean, jnp.zeros((*mean.shape[:-1], 0))
+        return mean, Linear(state.shape[-1] + 1, name="next")(x[..., 2::3, :])
 
 
 def experience(config: Config) -> buffers.Dataset:
@@ -128,9 +146,10 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters."""
-    sizes = (spec.action_size, config.width, config.layers, config.heads, config.times)
+    outputs = (spec.action_size, config.predict_next)
+    sizes = (config.width, config.layers, config.heads, config.times)
     history = returns_to_go.history(spec, config.context_length)
-    policy = networks.create(Policy(*sizes), key, *history.inputs(config.return_scale))
+    policy = networks.create(Policy(*outputs, *sizes), key, *history.inputs(config.return_scale))
     return State(networks.trained(policy, config.learning_rate, config), jnp.zeros(()))
 
 
@@ -145,7 +164,8 @@ def act(
     """Actions [..., A] for observations [..., O] with the last action and reward."""
     target = config.target(state.best_return)
     memory = memory.after(observation, target)
-    action = state.policy(*memory.inputs(config.return_scale))[..., -1, :]
+    mean, _ = state.policy(*memory.inputs(config.return_scale))
+    action = mean[..., -1, :]
     if explore:
         noise = config.exploration_noise * jax.random.normal(key, action.shape)
         action = jnp.clip(action + noise, -1.0, 1.0)
@@ -158,16 +178,28 @@ def prepare(state: State, data: Transition, config: Config) -> State:
     return state.replace(best_return=returns_to_go.largest(data))
 
 
-# [1, algorithm 1]; [2]
+# [1, algorithm 1]; [2]; next states and returns: [3]
 def policy_loss(policy: networks.Network, batch: Transition, config: Config, key: Array) -> Loss:
-    """Distance to the data's actions within episodes."""
+    """Distance to the data's actions within episodes, and to what follows them."""
     observation, _, _ = returns_to_go.split(batch.observation, batch.action.shape[-1])
     target = config.return_scale * batch.extras["return_to_go"]  # [B, K]
     inputs = (observation, batch.action, target, batch.extras["time"], batch.extras["valid"])
-    mean = policy(*inputs, dropout=Dropout(key, config.dropout))  # [B, K, A]
-    error = jnp.square(mean - batch.action).mean(axis=-1)
-    loss = jnp.where(batch.extras["valid"], error, 0.0).mean()
-    return loss, {"policy/loss": loss}
+    mean, following = policy(*inputs, dropout=Dropout(key, config.dropout))  # [B, K, ...]
+
+    def distance(prediction: Array, truth: Array) -> Array:
+        error = jnp.square(prediction - truth).mean(axis=-1)
+        return jnp.where(batch.extras["valid"], error, 0.0).mean()
+
+    loss = distance(mean, batch.action)
+    if not config.predict_next:
+        return loss, {"policy/loss": loss}
+    next_state, _, _ = returns_to_go.split(batch.next_observation, batch.action.shape[-1])
+    next_target = target - config.return_scale * batch.reward  # [B, K]
+    of_state = distance(following[..., :-1], next_state)
+    of_return = distance(following[..., -1:], next_target[..., None])
+    total = loss + config.state_weight * of_state + config.return_weight * of_return
+    metrics = {"policy/loss": loss, "policy/state_loss": of_state, "policy/return_loss": of_return}
+    return total, metrics
 
 
 def update(

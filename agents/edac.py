@@ -40,7 +40,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.DatasetSettings):
+class Config(networks.WithCritics, buffers.RowDatasetSettings):
     """Hyperparameters."""
 
     # Optimisation
@@ -78,7 +78,7 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches; half new online."""
-    return buffers.Dataset.of(config, online=buffers.Replay.of(config))
+    return buffers.row_dataset(config)
 
 
 def check(spec: EnvSpec, config: Config) -> None:

@@ -49,7 +49,7 @@ AboveZero = Annotated[float, Between(1e-8, None)]
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.DatasetSettings, policies.WithImitation):
+class Config(networks.WithCritics, buffers.RowDatasetSettings, policies.WithImitation):
     """Hyperparameters."""
 
     # Optimisation
@@ -92,8 +92,7 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches; online, half are new experience."""
-    online = buffers.Replay.of(config)
-    return buffers.Dataset.of(config, learns_until=config.decay_steps, online=online)
+    return buffers.row_dataset(config, learns_until=config.decay_steps)
 
 
 def schedule(config: Config, steps: float) -> Config:

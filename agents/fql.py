@@ -43,7 +43,7 @@ class Config(
     networks.WithCritics,
     generative.WithFlowNetworks,
     buffers.WithChunks,
-    buffers.DatasetSettings,
+    buffers.RowDatasetSettings,
 ):
     """Hyperparameters."""
 
@@ -83,7 +83,7 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches; half new online."""
-    return buffers.Dataset.of(config, online=buffers.Replay.of(config))
+    return buffers.row_dataset(config)
 
 
 def check(spec: EnvSpec, config: Config) -> None:

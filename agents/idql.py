@@ -46,7 +46,7 @@ from rljax.requirements import Count, DropoutRate, NonNegative, Positive, Share,
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.DatasetSettings):
+class Config(networks.WithCritics, buffers.RowDatasetSettings):
     """Hyperparameters."""
 
     # Optimisation
@@ -103,8 +103,7 @@ class InputNormed(Module):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches; half new online."""
-    online = buffers.Replay.of(config)
-    return buffers.Dataset.of(config, learns_until=config.decay_steps, online=online)
+    return buffers.row_dataset(config, learns_until=config.decay_steps)
 
 
 def schedule(config: Config, steps: float) -> Config:

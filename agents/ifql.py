@@ -49,7 +49,7 @@ class Config(
     networks.WithPessimism,
     generative.WithFlowNetworks,
     buffers.WithChunks,
-    buffers.DatasetSettings,
+    buffers.RowDatasetSettings,
 ):
     """Hyperparameters."""
 
@@ -82,7 +82,7 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches; half new online."""
-    return buffers.Dataset.of(config, online=buffers.Replay.of(config))
+    return buffers.row_dataset(config)
 
 
 def check(spec: EnvSpec, config: Config) -> None:

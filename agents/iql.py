@@ -44,7 +44,12 @@ from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.DatasetSettings, heads.WithHead, policies.WithImitation):
+class Config(
+    networks.WithCritics,
+    buffers.RowDatasetSettings,
+    heads.WithHead,
+    policies.WithImitation,
+):
     """Hyperparameters."""
 
     # Optimisation
@@ -83,8 +88,7 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches; half new online."""
-    online = buffers.Replay.of(config)
-    return buffers.Dataset.of(config, learns_until=config.decay_steps, online=online)
+    return buffers.row_dataset(config, learns_until=config.decay_steps)
 
 
 def schedule(config: Config, steps: float) -> Config:

@@ -48,7 +48,7 @@ Sigma = Annotated[float, Between(1e-3, 1e3)]
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.DatasetSettings, policies.WithImitation):
+class Config(networks.WithCritics, buffers.RowDatasetSettings, policies.WithImitation):
     """Hyperparameters."""
 
     # Optimisation
@@ -92,10 +92,8 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches; half new online."""
-    online = buffers.Replay.of(config)
-    return buffers.Dataset.of(
-        config, counts_successors=True, learns_until=config.decay_steps, online=online
-    )
+    until = config.decay_steps
+    return buffers.row_dataset(config, counts_successors=True, learns_until=until)
 
 
 def schedule(config: Config, steps: float) -> Config:

@@ -42,7 +42,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.DatasetSettings):
+class Config(networks.WithCritics, buffers.RowDatasetSettings):
     """Hyperparameters."""
 
     # Optimisation
@@ -92,7 +92,7 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches; online, half are new experience."""
-    return buffers.Dataset.of(config, online=buffers.Replay.of(config))
+    return buffers.row_dataset(config)
 
 
 def schedule(config: Config, steps: float) -> Config:

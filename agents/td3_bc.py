@@ -35,7 +35,7 @@ from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.DatasetSettings, heads.WithHead):
+class Config(networks.WithCritics, buffers.RowDatasetSettings, heads.WithHead):
     """Hyperparameters."""
 
     # Optimisation
@@ -76,7 +76,7 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches; half new online."""
-    return buffers.Dataset.of(config, online=buffers.Replay.of(config))
+    return buffers.row_dataset(config)
 
 
 def check(spec: EnvSpec, config: Config) -> None:

@@ -22,7 +22,7 @@ from rljax.buffers.experience import (
     Supply,
     declaration,
 )
-from rljax.buffers.replay import ReplaySettings
+from rljax.buffers.replay import Replay, ReplaySettings
 from rljax.buffers.rows import (
     TerminalRows,
     random_rows,
@@ -194,7 +194,7 @@ class Dataset(Experience):
     batch_size: int  # transitions of one update
     reward_transform: RewardTransform = "none"
     draw: DatasetDraw = UniformRows()  # how batches are drawn
-    online: Experience | None = None
+    online: Replay | None = None
     learns_until: float | None = None
     # statistics of observations count next observations too
     counts_successors: bool = False
@@ -251,6 +251,12 @@ class Dataset(Experience):
         if supply.then_online and self.online is None:
             raise ValueError(
                 f"agent '{supply.agent}' learns from data alone, without --then-online."
+            )
+        if self.online is not None and self.online.draw.only_new and not supply.then_online:
+            flag = self.online.draw.flag
+            raise ValueError(
+                f"--config.{flag} changes new experience, not a data set: add --then-online N, or "
+                f"say --config.{flag} 0."
             )
         if supply.all_tasks is not None:
             self.draw.require_all_tasks(supply)

@@ -23,7 +23,7 @@ import numpy as np
 from flax import struct
 
 from rljax.agent import Array, Loss, Metrics, Transition, config, same_fields
-from rljax.buffers.dataset import Dataset, DatasetDraw, UniformRows, transitions
+from rljax.buffers.dataset import Dataset, DatasetDraw, DatasetSettings, UniformRows, transitions
 from rljax.buffers.draws import NStep, n_step_batch
 from rljax.buffers.experience import Supply, declaration
 from rljax.buffers.goals.of_replay import GoalSource, Hindsight
@@ -255,6 +255,7 @@ def replay_draw(
     correction: Any = 0.4,
     correction_steps: Any = math.inf,
     renewal: int | None = None,
+    chunk_length: int = 1,
 ) -> Draw:
     """The draw for settings whose floats are numbers or one per learner.
 
@@ -264,6 +265,7 @@ def replay_draw(
         for flag, what, conflicts, off in (
             ("n-step", "sums rewards", n_step > 1, 1),
             ("prioritised", "draws by errors on rewards", np.max(prioritised) > 0, 0),
+            ("chunk-length", "sums rewards of chunks", chunk_length > 1, 1),
         ):
             if conflicts:
                 raise ValueError(
@@ -286,8 +288,14 @@ def replay_draw(
 def draw_of(config: Any, **others: Any) -> Draw:
     """`replay_draw` for a Config's fields of the same names, and `others`."""
     names = ("discount", "n_step", "hindsight", "hindsight_goals")
-    names += ("prioritised", "correction", "correction_steps")
+    names += ("prioritised", "correction", "correction_steps", "chunk_length")
     return replay_draw(**same_fields(config, names), **others)
+
+
+def row_dataset(config: Any, **others: Any) -> Dataset:
+    """Batches of a data set, and online beside it of new experience, by `draw_of`."""
+    online = Replay.of(config, draw=draw_of(config))
+    return Dataset.of(config, online=online, **others)
 
 
 def data_draw_of(settings: Any) -> DatasetDraw:
@@ -298,10 +306,21 @@ def data_draw_of(settings: Any) -> DatasetDraw:
 
 
 @config
-class PrioritySettings:
-    """Settings of agents that can draw by errors, or with other goals: a base of their Config."""
+class WithHindsight:
+    """Settings of agents whose new experience can have other goals: a base of their Config."""
 
     hindsight: Share = 0.0  # goals replaced; 0.8 in arXiv:1707.01495 (k = 4)
     hindsight_goals: GoalSource = "mixed"  # where new goals were reached: buffers.Hindsight
+
+
+@config
+class RowDatasetSettings(DatasetSettings, WithHindsight):
+    """Settings of agents that learn from rows of data, by `row_dataset`: a base of their Config."""
+
+
+@config
+class PrioritySettings(WithHindsight):
+    """Settings of agents that can draw by errors, or with other goals: a base of their Config."""
+
     prioritised: Share = 0.0  # exponent of errors, 0: uniform draws; 0.6 in arXiv:1511.05952
     correction: Share = 0.4  # exponent of the weights that correct for it; arXiv:1511.05952

@@ -33,6 +33,7 @@ class Draw:
     from_data: ClassVar[bool] = False  # batches can be mixed with rows of a data set
     relabels: ClassVar[bool] = False  # rows get other goals; those of a data set are drawn apart
     has_columns: ClassVar[bool] = False  # batches carry the agent's columns
+    only_new: ClassVar[bool] = False  # it changes rows of new experience, and none of a data set
     flag: ClassVar[str] = ""  # name of the setting that asks for this draw
     may_be_empty: ClassVar[bool] = False  # there are times at which no stored row may be drawn
 

@@ -43,15 +43,16 @@ def pieces(seed: int = 0, size: int = B) -> Transition:
     def normal(*shape: int) -> Any:
         return generator.normal(size=(size, K, *shape)).astype(np.float32)
 
-    nothing, flags = np.zeros((size, K), np.float32), np.zeros((size, K), bool)
-    shown = np.concatenate([normal(O), np.zeros((size, K, A + 1), np.float32)], axis=-1)
+    flags, last = np.zeros((size, K), bool), np.zeros((size, K, A + 1), np.float32)
+    shown = np.concatenate([normal(O), last], axis=-1)
     extras = {
         "return_to_go": normal(),
         "has_return_to_go": ~flags,
         "time": (np.arange(size)[:, None] % 2 + np.arange(K)).astype(np.int32),
         "valid": np.arange(K) <= (np.arange(size) % K)[:, None],
     }
-    columns: Any = (shown, np.tanh(normal(A)), nothing, flags, flags, shown, extras)
+    following = np.concatenate([normal(O), last], axis=-1)
+    columns: Any = (shown, np.tanh(normal(A)), normal(), flags, flags, following, extras)
     return jax.tree.map(jnp.asarray, Transition(*columns))
 
 
@@ -90,8 +91,8 @@ def attended(x: np.ndarray, parts: Any, heads: int) -> np.ndarray:
     return linear(result, parts["output"])
 
 
-def actions(params: Any, state: Any, action: Any, target: Any, time: Any, heads: int) -> Any:
-    """Figure 1 and algorithm 1 of arXiv:2106.01345; blocks as in GPT-2."""
+def outputs(params: Any, state: Any, action: Any, target: Any, time: Any, heads: int) -> Any:
+    """What comes out [B, 3 K, m] of figure 1 of arXiv:2106.01345, in blocks as in GPT-2."""
     of_time = params["time"][time]
     tokens = [
         linear(x, params[name]) + of_time
@@ -105,11 +106,18 @@ def actions(params: Any, state: Any, action: Any, target: Any, time: Any, heads:
         x = x + attended(normed, inner[f"attention_{i}"], heads)
         hidden = gelu(linear(layer_norm(x, inner[f"norm_hidden_{i}"]), inner[f"hidden_{i}"]))
         x = x + linear(hidden, inner[f"output_{i}"])
-    return np.tanh(linear(layer_norm(x, inner["norm_output"])[:, 1::3], params["output"]))
+    return layer_norm(x, inner["norm_output"])
+
+
+def actions(params: Any, *inputs: Any) -> Any:
+    """Algorithm 1 of arXiv:2106.01345."""
+    return np.tanh(linear(outputs(params, *inputs)[:, 1::3], params["output"]))
 
 
 class Reference:
-    """Regression of actions by AdamW with a warm-up, as in CORL's dt.py."""
+    """Regression of actions by AdamW with a warm-up, as in CORL's dt.py, and of the next states and
+    returns, which follow from the tokens of actions as in the class of the authors of [1].
+    """
 
     def __init__(self, state: dt.State, config: dt.Config) -> None:
         params = state.policy.parameters.params
@@ -122,8 +130,17 @@ class Reference:
         extras, params = batch.extras, jax.tree.unflatten(self.tree, leaves)
         target = float(self.config.return_scale) * extras["return_to_go"]
         inputs = (batch.observation[..., :O], batch.action, target, extras["time"])
-        mean = actions(params, *inputs, self.config.heads)
-        return float((np.square(mean - batch.action) * extras["valid"][..., None]).mean())
+        inputs = (*inputs, self.config.heads)
+        inside = extras["valid"][..., None]
+        loss = (np.square(actions(params, *inputs) - batch.action) * inside).mean()
+        if self.config.predict_next:
+            following = linear(outputs(params, *inputs)[:, 2::3], params["next"])
+            rest = float(self.config.return_scale) * (extras["return_to_go"] - batch.reward)
+            of_state = following[..., :O] - batch.next_observation[..., :O]
+            of_return = following[..., O:] - rest[..., None]
+            loss += self.config.state_weight * (np.square(of_state) * inside).mean()
+            loss += self.config.return_weight * (np.square(of_return) * inside).mean()
+        return float(loss)
 
     def update(self, batch: Transition, key: Any, step: int) -> dict[str, float]:
         batch, config = reference.float64(batch), self.config
@@ -136,7 +153,7 @@ class Reference:
         decay = self.adam.rate * config.weight_decay
         moved = self.adam.step(self.leaves, gradient)
         self.leaves = [x - decay * old for x, old in zip(moved, self.leaves, strict=True)]
-        return {"policy/loss": loss}
+        return {"loss": loss}
 
 
 update = jax.jit(dt.update)
@@ -157,13 +174,26 @@ def fresh(config: dt.Config = CONFIG) -> dt.State:
     return far_from_zero(dt, SPEC, config).replace(best_return=jnp.asarray(4.0))
 
 
-def test_updates_equal_regression_with_a_transformer() -> None:
-    state = fresh()
-    expected = Reference(state, CONFIG)
+def sum_of_losses(metrics: Any, config: dt.Config) -> dict[str, Any]:
+    loss = metrics["policy/loss"]
+    if config.predict_next:
+        loss += config.state_weight * metrics["policy/state_loss"]
+        loss += config.return_weight * metrics["policy/return_loss"]
+    return {"loss": loss}
+
+
+PREDICTS = dataclasses.replace(CONFIG, predict_next=True, state_weight=0.7, return_weight=0.3)
+
+
+@pytest.mark.parametrize("config", [CONFIG, PREDICTS], ids=["actions", "states and returns too"])
+def test_updates_equal_regression_with_a_transformer(config: dt.Config) -> None:
+    state = fresh(config)
+    expected = Reference(state, config)
     for step in range(3):
         batch = pieces(step)
-        state, metrics = update(state, batch, KEY, step, CONFIG)
-        reference.assert_metrics(metrics, expected.update(batch, KEY, step))
+        state, metrics = update(state, batch, KEY, step, config)
+        losses = expected.update(batch, KEY, step)
+        reference.assert_metrics(sum_of_losses(metrics, config), losses)
     params = jax.tree.unflatten(expected.tree, expected.leaves)
     for each in (state.policy.parameters.params, params):  # of keys: softmax does not see it
         bias = each["transformer"]["attention_0"].pop("bias")

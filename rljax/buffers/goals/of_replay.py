@@ -54,6 +54,7 @@ class Hindsight(TimedDraw):
     goals: GoalSource = "mixed"
 
     flag: ClassVar[str] = "hindsight"
+    only_new: ClassVar[bool] = True
     from_data: ClassVar[bool] = True
     relabels: ClassVar[bool] = True
 

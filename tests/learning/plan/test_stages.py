@@ -12,7 +12,7 @@ import pytest
 
 from rljax import buffers, datasets
 from rljax.agent import EnvSpec, Transition
-from rljax.agents import dqn, iql, ppo, sac, stream_q
+from rljax.agents import dqn, fql, iql, ppo, sac, stream_q
 from rljax.learning import configuration
 from rljax.learning.drivers.compiled import CompiledDriver
 from rljax.learning.drivers.offline import OfflineDriver
@@ -207,6 +207,37 @@ def test_hindsight_is_told_the_environment() -> None:
     )
     assert driver.hyper.experience.draw.environment is draw.environment
     np.testing.assert_array_equal(driver.hyper.experience.draw.share, [0.25])
+
+
+def with_hindsight(then_online: int, **changes: Any) -> Any:
+    data = recorded()
+    shown = np.zeros((len(data.transitions.reward), 6), np.float32)  # as in the maze
+    rows = data.transitions.replace(
+        observation=shown, next_observation=shown, action=shown[:, :2], extras={}
+    )
+    data = dataclasses.replace(data, transitions=rows, env="rljax/GoalMaze")
+    config = {"decay_steps": None, "hindsight": 0.5} | changes
+    return planned(iql, "rljax/GoalMaze", 4, config, data, then_online=then_online)
+
+
+def test_hindsight_of_an_agent_of_data_begins_in_the_environment() -> None:
+    offline, online = with_hindsight(6).stages
+    assert offline.driver.hyper.experience.kind == "dataset"
+    declared = online.driver.hyper.experience
+    draw, environment = declared.draw, online.driver.loop.simulators.environment.environment
+    assert (declared.kind, type(draw)) == ("mixed", buffers.Hindsight)
+    assert draw.environment is environment
+    np.testing.assert_array_equal(draw.share, [0.5])
+
+
+def test_hindsight_of_data_alone_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"--config\.hindsight changes new experience.*then-onl"):
+        with_hindsight(0)
+
+
+def test_goals_of_chunks_cannot_be_replaced() -> None:
+    with pytest.raises(ValueError, match=r"chunk-length sums rewards of chunks that --config\.hin"):
+        fql.experience(fql.Config(chunk_length=3, hindsight=0.5))
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "rljax/LightsOut-3x3"])
