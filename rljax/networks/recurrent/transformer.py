@@ -20,6 +20,36 @@ STD = 0.02  # of weights at the start
 EPSILON = 1e-5  # of layer normalisation
 
 
+@jax.custom_vjp
+def product(x: Array, kernel: Array) -> Array:
+    """x [R, I] @ kernel [I, O].
+
+    The gradient for a kernel with more rows than columns is computed as its transpose, which takes
+    a CPU half the time: 4.9 in place of 9.0 ms for 3,840 rows and [512, 128].
+    """
+    return x @ kernel
+
+
+def _forward(x: Array, kernel: Array) -> tuple[Array, tuple[Array, Array]]:
+    return x @ kernel, (x, kernel)
+
+
+def _backward(inputs: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    x, kernel = inputs
+    of_kernel = x.T @ gradient
+    if kernel.shape[0] > kernel.shape[1]:  # without the barrier XLA would turn it around again
+        of_kernel = jax.lax.optimization_barrier(gradient.T @ x).T
+    return gradient @ kernel.T, of_kernel
+
+
+product.defvjp(_forward, _backward)
+
+
+def of_rows(x: Array, kernel: Array) -> Array:
+    """Rows x [..., I] @ kernel [I, O], as one product of matrices also in its gradient."""
+    return product(x.reshape(-1, x.shape[-1]), kernel).reshape(*x.shape[:-1], -1)
+
+
 class Linear(Module):
     """y = x W + b with W from N(0, std^2) and b = 0."""
 
@@ -30,7 +60,8 @@ class Linear(Module):
     def __call__(self, x: Array) -> Array:
         initialise = nn.initializers.normal(self.std)
         kernel = self.param("kernel", initialise, (x.shape[-1], self.features))
-        return x @ kernel + self.param("bias", nn.initializers.zeros_init(), (self.features,))
+        bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
+        return of_rows(x, kernel) + bias
 
 
 class Attention(Module):
@@ -52,7 +83,7 @@ class Attention(Module):
         initialise = glorot if self.std is None else normal
         kernel = self.param("kernel", initialise, (width, 3 * width))
         bias = self.param("bias", nn.initializers.zeros_init(), (3 * width,))
-        parts = jnp.split(x @ kernel + bias, 3, axis=-1)
+        parts = jnp.split(of_rows(x, kernel) + bias, 3, axis=-1)
         query, key, value = (part.reshape(*x.shape[:-1], self.heads, size) for part in parts)
         logits = jnp.einsum("...nhd,...khd->...hnk", query, key) / math.sqrt(size)
         allowed = jnp.tril(jnp.ones((number, number), bool)) & valid[..., None, :]  # [..., N, N]
