@@ -31,8 +31,8 @@ usage: rljax data COMMAND ...
                        transitions as a data set
   record NAME FILE     write scripted episodes of a task that has some: rljax/CombinationLock-10,
                        rljax/PointMaze
-  record NAME [FILE]   make OGBench's data of cube, scene or puzzle, with its oracles:
-                       ogbench/cube-single-play-v0
+  record NAME [FILE]   make OGBench's data of cube, scene, puzzle or point mazes, with its
+                       experts: ogbench/cube-single-play-v0, ogbench/pointmaze-large-stitch-v0
 
 DATA is a name such as d4rl/hopper-medium-v2, or a .hdf5, .h5 or .npz file. Files are looked for,
 and downloaded to, $RLJAX_DATA or ~/.rljax/data. FILE must be new: no file is overwritten.

@@ -16,7 +16,7 @@ from rljax.cli import parsing
 class Record(shared.Trust, shared.LearnerOptions):
     """Record a data set: with a run's policies, from its replay, or with scripted experts.
 
-    Scripted experts are OGBench's oracles, and those of tasks that have some: combination locks,
+    Scripted experts are OGBench's, and those of tasks that have some: combination locks,
     the point maze, and tasks that are learnt in context.
     """
 

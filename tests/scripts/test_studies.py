@@ -286,6 +286,13 @@ def test_tasks_that_are_learnt_in_context(study, monkeypatch):
         assert len(seed["mean"]) == len(seed["share"]) == len(largest["mean"]) == 2
         assert seed["mean"][0] == seed["mean"][1] < largest["mean"][0]
     assert "| shortest ways | " in in_context.table(written)
+    words = (*words, "--learners", 5, "--history", 4, *room)
+    written = study(in_context, "forms", "--parts", "forms", *words)
+    assert list(written["forms"]) == list(in_context.FORMS)
+    assert written["others"] == {"shortest ways": largest}
+    for seeds in written["forms"].values():
+        assert [len(seed["mean"]) for seed in seeds] == [2, 2]
+    assert "| AD, LHF's weights | " in in_context.table(written)
 
 
 def test_pieces_of_trajectories_are_joined(study, tmp_path, monkeypatch):

@@ -1,14 +1,19 @@
-"""DPT in tasks that it has not seen: regret on bandits of 5 arms, and returns in dark rooms.
+"""Agents that learn in context, in tasks that they have not seen: regret on bandits of 5 arms, and
+returns in dark rooms.
 
   bandits    cumulative regret over the pulls of a lifetime, beside Thompson sampling, UCB and the
              arm with the largest mean so far, with the settings of DPT's authors, on the same arms
   dark_room  returns of the episodes of a lifetime, for goals that no training has had, beside the
              largest ones
+  forms      the same returns of other forms of DPT: algorithm distillation (AD), which imitates
+             learners, AD with LHF's weights of their histories, and DPT with T2MIR's experts
 
-Both data sets are recorded first. The published size is 100,000 lifetimes, with contexts of 500
+All data sets are recorded first. DPT's published size is 100,000 lifetimes, with contexts of 500
 transitions on bandits, and some 300,000 updates. In a smaller room a context says more of the goal:
 
   python scripts/studies/offline/in_context.py --room rljax/DarkRoom-5x5-50 --context 50
+
+AD's contexts must show several episodes: --room rljax/DarkRoom-5x5-10 --context 50.
 
 All seeds are learners of one program. The results are written after each task. Complete runs are
 not repeated, and interrupted runs continue.
@@ -18,9 +23,10 @@ from __future__ import annotations
 
 import argparse
 import functools
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -38,20 +44,55 @@ BANDIT = "rljax/Bandit-5"
 PRIOR_MEAN, PRIOR_VARIANCE = 0.5, 1 / 12  # of the arms' means
 
 
-def data_of(env: str, options: argparse.Namespace) -> Path:
+class Form(NamedTuple):
+    """A form of DPT: which actors its data show, and its settings."""
+
+    source: str = "policy"  # see `collect.demonstrated`
+    config: Mapping[str, Any] = {}
+
+
+AD = {"imitates": "data"}
+FORMS = {
+    "AD": Form("learning", AD),
+    "AD, LHF's weights": Form("learning", {**AD, "history_stability": 1.0}),
+    "DPT": Form(),
+    "DPT, T2MIR's experts": Form(config={"token_experts": 6, "task_experts": 8}),
+}
+
+
+def data_of(env: str, source: str, options: argparse.Namespace) -> Path:
     """The file of a task's data, recorded if it is missing."""
-    path = options.runs / f"{env.rpartition('/')[2]}.npz"
+    name = env.rpartition("/")[2]
+    path = options.runs / (f"{name}.npz" if source == "policy" else f"{name}-{source}.npz")
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        steps, length = options.lifetimes * (options.context + 1), options.context + 1
-        dataset = collect.demonstrated(env, steps=steps, length=length, name=str(path))
+        length, number = options.context + 1, options.lifetimes
+        rows = length
+        if source == "learning":
+            length, number = options.history, options.learners
+            rows = length * steps_of(env)
+        dataset = collect.demonstrated(
+            env, steps=number * rows, source=source, length=length, name=str(path)
+        )
         datasets.write(dataset, path)
     return path
 
 
-def trained(env: str, played: str, options: argparse.Namespace, **config: Any) -> Path:
-    """The folder of a complete run from the data of `env`, which evaluations play in `played`."""
-    out, data = options.runs / f"dpt-{env.rpartition('/')[2]}", str(data_of(env, options))
+def steps_of(env: str) -> int:
+    """The steps of an episode."""
+    steps = envs.make(env).spec.max_episode_steps
+    assert steps is not None
+    return steps
+
+
+def trained(
+    env: str, played: str, options: argparse.Namespace, form: str = "DPT", **config: Any
+) -> Path:
+    """The folder of a form's complete run from data of `env`, evaluated in `played`."""
+    data = str(data_of(env, FORMS[form].source, options))
+    words = re.findall(r"\w+", f"{form}-{env.rpartition('/')[2]}")
+    out = options.runs / "-".join([words[0].lower(), *words[1:]])
+    config |= FORMS[form].config
     config |= {"context_length": options.context, "learning_rate": options.rate}
     begin = functools.partial(
         run.train,
@@ -153,31 +194,47 @@ def bandits(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def dark_rooms(options: argparse.Namespace) -> dict[str, Any]:
-    """Returns of the episodes of DPT's seeds, and the largest ones."""
+def returns_of(form: str, options: argparse.Namespace) -> tuple[list[Any], dict[str, Any]]:
+    """Returns of the episodes of a form's seeds in a dark room, and the largest ones."""
     played = f"lifetime-{options.episodes}/{options.room}-test"
-    length = envs.make(options.room).spec.max_episode_steps
-    assert length is not None
-    out, steps = (
-        trained(options.room, played, options, episode_steps=length),
-        options.episodes * length,
-    )
+    length = steps_of(options.room)
+    out = trained(options.room, played, options, form, episode_steps=length)
+    steps = options.episodes * length
     each = [lifetimes(out, played, i, steps, options) for i in range(options.seeds)]
     goal = np.asarray(each[0]["first"].environment.goal)
     largest = length + 1 - np.maximum(goal.sum(axis=1), 1)
     returns = [x["reward"].reshape(options.episodes, length, -1).sum(axis=1) for x in each]
     best = np.tile(largest, (options.episodes, 1)).astype(float)
+    seeds = [summary(x) | {"share": (x / best).mean(axis=1).round(3).tolist()} for x in returns]
+    return seeds, summary(best)
+
+
+def dark_rooms(options: argparse.Namespace) -> dict[str, Any]:
+    """Returns of DPT's seeds, and the largest ones."""
+    seeds, best = returns_of("DPT", options)
+    return {"dpt": seeds, "others": {"shortest ways": best}}
+
+
+def forms(options: argparse.Namespace) -> dict[str, Any]:
+    """Returns of the seeds of each form, and the largest ones."""
+    found = {form: returns_of(form, options) for form in options.forms}
     return {
-        "dpt": [summary(x) | {"share": (x / best).mean(axis=1).round(3).tolist()} for x in returns],
-        "others": {"shortest ways": summary(best)},
+        "forms": {form: seeds for form, (seeds, _) in found.items()},
+        "others": {"shortest ways": found[options.forms[0]][1]},
     }
 
 
-TASKS = {"bandits": bandits, "dark_room": dark_rooms}
+TASKS = {"bandits": bandits, "dark_room": dark_rooms, "forms": forms}
 LABELS = {
     "bandits": ("pulls", "cumulative regret"),
     "dark_room": ("episode of a lifetime", "return"),
+    "forms": ("episode of a lifetime", "return"),
 }
+
+
+def learnt(study: Mapping[str, Any]) -> Mapping[str, list[Any]]:
+    """The seeds of each form."""
+    return study.get("forms") or {"DPT": study["dpt"]}
 
 
 def table(study: Mapping[str, Any]) -> str:
@@ -187,9 +244,10 @@ def table(study: Mapping[str, Any]) -> str:
         f"| policy | {measure} at the end, each seed | 95 % interval over tasks |",
         "|---|---|---|",
     ]
-    last = [(x["mean"][-1], x["interval"][-1]) for x in study["dpt"]]
-    widths = ", ".join(f"{error:.2f}" for _, error in last)
-    lines.append(f"| DPT | {over_seeds([mean for mean, _ in last], 2)} | +- {widths} |")
+    for form, seeds in learnt(study).items():
+        last = [(x["mean"][-1], x["interval"][-1]) for x in seeds]
+        widths = ", ".join(f"{error:.2f}" for _, error in last)
+        lines.append(f"| {form} | {over_seeds([mean for mean, _ in last], 2)} | +- {widths} |")
     for name, values in study["others"].items():
         mean, error = values["mean"][-1], values["interval"][-1]
         lines.append(f"| {name} | {mean:.2f} | +- {error:.2f} |")
@@ -202,8 +260,12 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
 
     figure = Figure(figsize=(6.5, 3.6), layout="constrained")
     axes = figure.subplots()
-    names = [*["DPT, each seed"] * len(study["dpt"]), *study["others"]]
-    for name, values in zip(names, [*study["dpt"], *study["others"].values()], strict=True):
+    drawn = [
+        (f"{form}, each seed", seed) for form, seeds in learnt(study).items() for seed in seeds
+    ]
+    drawn += study["others"].items()
+    names = [name for name, _ in drawn]
+    for name, values in drawn:
         mean, error = (np.array(values[x]) for x in ("mean", "interval"))
         colour = f"C{[*dict.fromkeys(names)].index(name)}"
         time = np.arange(1, len(mean) + 1)
@@ -221,6 +283,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--parts", nargs="+", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--forms", nargs="+", default=list(FORMS), choices=list(FORMS))
+    parser.add_argument("--learners", type=int, default=1_000, help="whose histories AD imitates")
+    parser.add_argument("--history", type=int, default=100, help="episodes of a learner")
     parser.add_argument("--lifetimes", type=int, default=10_000, help="of the data")
     parser.add_argument("--context", type=int, default=100, help="transitions")
     parser.add_argument("--rate", type=float, default=1e-3, help="of learning")
@@ -236,7 +301,7 @@ def main() -> None:
     names = ("lifetimes", "context", "rate", "updates", "tasks", "seeds")
     for task in options.parts:
         study = {"task": task} | {name: getattr(options, name) for name in names} | provenance()
-        study |= {"room": options.room} if task == "dark_room" else {}
+        study |= {} if task == "bandits" else {"room": options.room}
         study |= TASKS[task](options)
         shared.write(study, options.output / task, table, draw)
 
