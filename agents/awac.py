@@ -41,7 +41,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Share, Widt
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.RowDatasetSettings, heads.WithHead):
+class Config(networks.WithCritics, buffers.RowSettings, heads.WithHead):
     """Hyperparameters."""
 
     # Optimisation

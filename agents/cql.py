@@ -44,7 +44,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Whole, W
 @agent.config
 class Config(
     networks.WithSchedule,
-    buffers.RowDatasetSettings,
+    buffers.RowSettings,
     heads.WithHead,
     conservatism.WithConservatism,
     policies.WithPolicyNetwork,

@@ -32,7 +32,7 @@ from rljax.requirements import Count, NonNegative, Share, Widths
 
 
 @agent.config
-class Config(networks.WithSchedule, buffers.RowDatasetSettings):
+class Config(networks.WithSchedule, buffers.RowSettings):
     """Hyperparameters."""
 
     # Optimisation

@@ -42,7 +42,7 @@ from rljax.requirements import Count, NonNegative, Share, Whole, Widths
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.RowDatasetSettings):
+class Config(networks.WithCritics, buffers.RowSettings):
     """Hyperparameters."""
 
     # Optimisation

@@ -40,7 +40,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.RowDatasetSettings):
+class Config(networks.WithCritics, buffers.RowSettings):
     """Hyperparameters."""
 
     # Optimisation

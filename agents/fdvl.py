@@ -49,7 +49,7 @@ AboveZero = Annotated[float, Between(1e-8, None)]
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.RowDatasetSettings, policies.WithImitation):
+class Config(networks.WithCritics, buffers.RowSettings, policies.WithImitation):
     """Hyperparameters."""
 
     # Optimisation

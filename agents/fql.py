@@ -43,7 +43,7 @@ class Config(
     networks.WithCritics,
     generative.WithFlowNetworks,
     buffers.WithChunks,
-    buffers.RowDatasetSettings,
+    buffers.RowSettings,
 ):
     """Hyperparameters."""
 

@@ -46,7 +46,7 @@ from rljax.requirements import Count, DropoutRate, NonNegative, Positive, Share,
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.RowDatasetSettings):
+class Config(networks.WithCritics, buffers.RowSettings):
     """Hyperparameters."""
 
     # Optimisation

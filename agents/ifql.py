@@ -49,7 +49,7 @@ class Config(
     networks.WithPessimism,
     generative.WithFlowNetworks,
     buffers.WithChunks,
-    buffers.RowDatasetSettings,
+    buffers.RowSettings,
 ):
     """Hyperparameters."""
 

@@ -44,12 +44,7 @@ from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
 
 @agent.config
-class Config(
-    networks.WithCritics,
-    buffers.RowDatasetSettings,
-    heads.WithHead,
-    policies.WithImitation,
-):
+class Config(networks.WithCritics, buffers.RowSettings, heads.WithHead, policies.WithImitation):
     """Hyperparameters."""
 
     # Optimisation

@@ -48,7 +48,7 @@ Sigma = Annotated[float, Between(1e-3, 1e3)]
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.RowDatasetSettings, policies.WithImitation):
+class Config(networks.WithCritics, buffers.RowSettings, policies.WithImitation):
     """Hyperparameters."""
 
     # Optimisation

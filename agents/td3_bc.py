@@ -35,7 +35,7 @@ from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.RowDatasetSettings, heads.WithHead):
+class Config(networks.WithCritics, buffers.RowSettings, heads.WithHead):
     """Hyperparameters."""
 
     # Optimisation

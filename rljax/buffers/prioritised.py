@@ -314,7 +314,7 @@ class WithHindsight:
 
 
 @config
-class RowDatasetSettings(DatasetSettings, WithHindsight):
+class RowSettings(DatasetSettings, WithHindsight):
     """Settings of agents that learn from rows of data, by `row_dataset`: a base of their Config."""
 
 

@@ -770,6 +770,7 @@ def tables() -> dict[tuple[str, str], str]:
         ("studies/stitching", "maze"): study("studies/stitching/maze"),
         ("studies/in_context", "bandits"): study("studies/in_context/bandits"),
         ("studies/in_context", "dark_room"): study("studies/in_context/dark_room"),
+        ("studies/in_context", "forms"): study("studies/in_context/forms"),
         ("studies/defaults", "reach"): study("studies/defaults/reach"),
         ("studies/memory", "chain"): study("studies/memory/chain"),
         ("studies/memory", "hidden"): study("studies/memory/hidden_velocities"),

@@ -47,7 +47,7 @@ FROM_DATA = {  # updates
     "ofql": 1_000,
     "ifql": 500,
     "fql": 800,
-    "dt": 800,
+    "dt": 300,
     "rvs": 800,
 }
 OTHERS = {

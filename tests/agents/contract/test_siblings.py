@@ -65,7 +65,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ("dql", "ofql"): Pair(
         lines=90, own=USUAL - {"update"} | {"State", "policy", "imitation_loss", "actor_loss"}
     ),
-    ("fql", "qc"): Pair(lines=100, own=EVERY | {"decode"}),
+    ("fql", "qc"): Pair(lines=104, own=EVERY | {"decode", "experience"}),
     ("qam", "qsm"): Pair(lines=190, own=USUAL | {"Networks", "State", "policy", "loss"}),
     ("iql", "ifql"): Pair(lines=152, own=EVERY | {"experience", "value"}),
     ("ifql", "idql"): Pair(lines=180, own=EVERY | {"experience", "value"}),
@@ -89,7 +89,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         lines=225, own=USUAL | {"State", "experience", "optimiser", "act"}
     ),
     ("cpo", "hnpg"): Pair(lines=248, own=USUAL | {"State", "experience", "policy_step"}),
-    ("iql", "bc"): Pair(lines=129, own=USUAL | {"State", "actor_loss"}),
+    ("iql", "bc"): Pair(lines=129, own=USUAL | {"State", "actor_loss", "experience"}),
 }
 
 pairs = pytest.mark.parametrize("names", PAIRS, ids="-".join)
