@@ -81,13 +81,21 @@ def iqe(start: Array, end: Array, mean_share: Any) -> Array:
 def union(left: Array, right: Array) -> Array:
     """The length [...] of the union of intervals [left_i, right_i] [..., I].
 
-    Each interval counts from where those that begin before it end.
+    It is the sum of right ends minus that of left ends which no other interval covers. Of equal
+    ends the first one counts, and empty intervals neither count nor cover.
     """
+    is_real = ~(right <= left)  # also for NaN, so that the length is NaN
+    left = jnp.where(is_real, left, jnp.inf)
     order = jnp.arange(left.shape[-1])
-    first, second = left[..., None], left[..., None, :]  # of an interval, of another
-    is_before = (second < first) | ((second == first) & (order < order[:, None]))
-    covered = largest(jnp.where(is_before, right[..., None, :], first), axis=-1)
-    return jax.nn.relu(right - jnp.maximum(left, covered)).sum(axis=-1)
+    is_first = order < order[:, None]  # [I, I] of another before this one
+    this_left, this_right = left[..., None], right[..., None]
+    other_left, other_right = left[..., None, :], right[..., None, :]
+    begins_before = (other_left < this_left) | ((other_left == this_left) & is_first)
+    left_covered = (begins_before & (this_left <= other_right)).any(axis=-1)
+    ends_after = (other_right > this_right) | ((other_right == this_right) & is_first)
+    right_covered = (ends_after & (other_left <= this_right)).any(axis=-1)
+    right_ends = jnp.where(is_real & ~right_covered, right, 0.0).sum(axis=-1)
+    return right_ends - jnp.where(is_real & ~left_covered, left, 0.0).sum(axis=-1)
 
 
 def mrn(start: Array, end: Array) -> Array:

@@ -69,6 +69,28 @@ def test_distances_are_the_papers(kind: str) -> None:
     np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
+def test_the_union_of_intervals_with_equal_ends_and_empty_ones() -> None:
+    """Of whole numbers, so that many ends are equal: the cells of a line that are covered."""
+    left, right = np.sort(np.random.default_rng(3).integers(0, 7, (2, 500, 8)), axis=0)
+    cells = np.arange(7)[:, None, None]
+    expected = ((left <= cells) & (cells < right)).any(axis=2).sum(axis=0)
+    assert (left == right).any()
+    length, slopes = jax.vmap(jax.value_and_grad(quasimetrics.union, (0, 1)))(
+        jnp.asarray(left, jnp.float32), jnp.asarray(right, jnp.float32)
+    )
+    np.testing.assert_array_equal(length, expected)
+    for slope, sign in zip(slopes, (-1.0, 1.0), strict=True):
+        assert set(np.unique(slope)) == {0.0, sign}
+    np.testing.assert_array_equal((slopes[0] + slopes[1]).sum(axis=1), 0.0)
+
+
+@kinds
+def test_distances_of_nan_are_nan(kind: str) -> None:
+    x, y = points(2)
+    x[3] = np.nan
+    assert np.isnan(DISTANCES[kind](x, y))
+
+
 @kinds
 def test_distances_are_quasimetrics(kind: str) -> None:
     """0 on the diagonal, positive elsewhere, no longer than a way over a third point, and other in
