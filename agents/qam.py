@@ -48,7 +48,7 @@ class Config(
     policies.WithEdits,
     generative.WithFlowNetworks,
     buffers.WithChunks,
-    buffers.DatasetSettings,
+    buffers.RowSettings,
 ):
     """Hyperparameters."""
 
@@ -91,7 +91,7 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform chunks; half new online."""
-    return buffers.Dataset.of(config, online=buffers.Replay.of(config))
+    return buffers.row_dataset(config)
 
 
 def check(spec: EnvSpec, config: Config) -> None:

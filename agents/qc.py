@@ -44,7 +44,7 @@ from rljax.requirements import Count, NonNegative, Share
 class Config(
     networks.WithCritics,
     generative.WithFlowNetworks,
-    buffers.DatasetSettings,
+    buffers.RowSettings,
 ):
     """Hyperparameters."""
 
@@ -76,7 +76,7 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform chunks; half new online."""
-    return buffers.Dataset.of(config, online=buffers.Replay.of(config))
+    return buffers.row_dataset(config)
 
 
 def check(spec: EnvSpec, config: Config) -> None:

@@ -41,7 +41,7 @@ from rljax.requirements import Count, NonNegative, Share, Widths
 
 
 @agent.config
-class Config(networks.WithCritics, buffers.WithChunks, buffers.DatasetSettings):
+class Config(networks.WithCritics, buffers.WithChunks, buffers.RowSettings):
     """Hyperparameters."""
 
     # Optimisation
@@ -87,7 +87,7 @@ class State(struct.PyTreeNode):
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform chunks; half new online."""
-    return buffers.Dataset.of(config, online=buffers.Replay.of(config))
+    return buffers.row_dataset(config)
 
 
 def check(spec: EnvSpec, config: Config) -> None:

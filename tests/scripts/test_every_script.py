@@ -49,7 +49,8 @@ def test_a_script_runs_as_a_file():
 
 def test_what_peers_run_needs_no_rljax():
     names = [path for path in SCRIPTS if "benchmarks" in path.parts]
-    others = ("compare_hindsight", "run_authors_file", "run_d3rlpy", "watch_authors_file")
+    others = ("compare_hindsight", "run_authors_file", "run_d3rlpy", "run_ogbench")
+    others += ("watch_authors_file",)
     names += [ROOT / "scripts" / "checks" / f"{name}.py" for name in others]
     names.append(ROOT / "scripts" / "updates" / "authors_flashsac.py")
     words = [sys.executable, "-c", WITHOUT_RLJAX, *map(module_name, names)]

@@ -65,7 +65,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ("dql", "ofql"): Pair(
         lines=90, own=USUAL - {"update"} | {"State", "policy", "imitation_loss", "actor_loss"}
     ),
-    ("fql", "qc"): Pair(lines=104, own=EVERY | {"decode", "experience"}),
+    ("fql", "qc"): Pair(lines=100, own=EVERY | {"decode"}),
     ("qam", "qsm"): Pair(lines=190, own=USUAL | {"Networks", "State", "policy", "loss"}),
     ("iql", "ifql"): Pair(lines=152, own=EVERY | {"experience", "value"}),
     ("ifql", "idql"): Pair(lines=180, own=EVERY | {"experience", "value"}),
