@@ -289,6 +289,7 @@ def test_tasks_that_are_learnt_in_context(study, monkeypatch):
     words = (*words, "--learners", 5, "--history", 4, *room)
     written = study(in_context, "forms", "--parts", "forms", *words)
     assert list(written["forms"]) == list(in_context.FORMS)
+    assert (written["learners"], written["history"]) == (5, 4)
     assert written["others"] == {"shortest ways": largest}
     for seeds in written["forms"].values():
         assert [len(seed["mean"]) for seed in seeds] == [2, 2]

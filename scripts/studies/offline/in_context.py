@@ -300,7 +300,8 @@ def main() -> None:
     options = parser.parse_args()
     names = ("lifetimes", "context", "rate", "updates", "tasks", "seeds")
     for task in options.parts:
-        study = {"task": task} | {name: getattr(options, name) for name in names} | provenance()
+        of_task = (*names, "learners", "history") if task == "forms" else names
+        study = {"task": task} | {name: getattr(options, name) for name in of_task} | provenance()
         study |= {} if task == "bandits" else {"room": options.room}
         study |= TASKS[task](options)
         shared.write(study, options.output / task, table, draw)
