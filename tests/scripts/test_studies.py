@@ -256,6 +256,11 @@ def test_agents_of_goals_in_mazes(study, data):
         assert scores["success"] == [[100.0] * 10] * 2
         assert scores["score"] == [100.0, 100.0]
     assert "| GCIQL | 100 (100, 100) | 31 |" in goals.table(written).splitlines()
+    more = ("--mazes", "medium-stitch", "--seeds", 2, "--agents", "gcbc")
+    both = study(goals, "mazes", *words, *more)["scores"]
+    assert both["large-stitch"] == written["scores"]["large-stitch"], "complete runs stay"
+    assert list(both) == ["medium-stitch", "large-stitch"]
+    assert list(both["medium-stitch"]) == ["gcbc"]
 
 
 def test_tasks_that_are_learnt_in_context(study, monkeypatch):

@@ -7,14 +7,16 @@ fewer updates: --hidden 512 512 512 --batch-size 1024 --updates 1000000 is the p
   rljax data record ogbench/pointmaze-medium-navigate-v0
   python scripts/studies/offline/goals.py --mazes medium-navigate
 
-All seeds of an agent are learners of one program. The results are written after each run. Complete
-runs are not repeated, and interrupted runs continue.
+All seeds of an agent are learners of one program. Complete runs are not repeated, and interrupted
+runs continue. The results are written after each run, and have all complete runs in --runs, so that
+several commands can train them.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,9 +59,14 @@ def config_of(key: str, options: argparse.Namespace) -> dict[str, Any]:
     return {**CELLS[key].config, **size}
 
 
+def folder(key: str, maze: str, options: argparse.Namespace) -> Path:
+    """Where a run is."""
+    return options.runs / f"{key}-{maze}"
+
+
 def trained(key: str, maze: str, options: argparse.Namespace) -> Path:
     """The folder of a complete run."""
-    out, data = options.runs / f"{key}-{maze}", data_of(maze, options)
+    out, data = folder(key, maze, options), data_of(maze, options)
     every = options.updates // EVALUATIONS
     begin = functools.partial(
         run.train,
@@ -76,6 +83,15 @@ def trained(key: str, maze: str, options: argparse.Namespace) -> Path:
         quiet=False,
     )
     return shared.trained(out, options.updates, begin, data, config_of(key, options))
+
+
+def scores(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """What became of all complete runs, by maze and agent."""
+    result: dict[str, dict[str, Any]] = {}
+    for maze, key in itertools.product(MAZES, CELLS):
+        if shared.complete(folder(key, maze, options), options.updates):
+            result.setdefault(maze, {})[key] = outcome(trained(key, maze, options))
+    return result
 
 
 def data_of(maze: str, options: argparse.Namespace) -> str:
@@ -152,12 +168,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("results/studies/goals"))
     options = parser.parse_args()
     names = ("updates", "hidden", "batch_size", "episodes", "seeds")
-    study = {name: getattr(options, name) for name in names} | provenance() | {"scores": {}}
-    for maze in options.mazes:
-        for key in options.agents:
-            scores = outcome(trained(key, maze, options))
-            study["scores"].setdefault(maze, {})[key] = scores
-            shared.write(study, options.output / "mazes", table, draw)
+    settings = {name: getattr(options, name) for name in names}
+    for maze, key in itertools.product(options.mazes, options.agents):
+        trained(key, maze, options)
+        study = settings | provenance() | {"scores": scores(options)}
+        shared.write(study, options.output / "mazes", table, draw)
 
 
 if __name__ == "__main__":
