@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from rljax.agent import EnvSpec, Transition
 from rljax.networks import distributions
-from tests.agents import reference
+from tests.agents import reference, trees
 
 STEPS, ENVS = 4, 3
 SIZES: dict[str, Any] = {
@@ -103,6 +104,33 @@ def means(lines: list[dict[str, float]]) -> dict[str, float]:
 def explained(advantage: np.ndarray, target: np.ndarray) -> dict[str, float]:
     """How much of the returns a critic explains that errs by the advantages, as SB3 defines it."""
     return {"critic/explained_variance": 1.0 - float(np.var(advantage) / np.var(target))}
+
+
+def assert_ratio_is_one(act: Any, update: Any, state: Any, batch: Transition, config: Any) -> None:
+    """For the policy that gathered the rollout, in one minibatch of all rows."""
+    config = dataclasses.replace(config, num_epochs=1, batch_size=STEPS * ENVS)
+    action, extras, *_ = act(state, batch.observation, KEY, config, explore=True)
+    metrics = update(state, batch.replace(action=action, extras=extras), KEY, 0, config)[1]
+    np.testing.assert_allclose(metrics["actor/kl"], 0.0, atol=1e-6)
+    assert metrics["actor/clipped"] == 0.0
+
+
+def assert_only_time_limits_bootstrap(
+    with_advantages: Any, networks: Any, critic: Any, batch: Transition, config: Any
+) -> None:
+    """Advantages of episodes of one step; the `critic` [..., 1] is one of the `networks`."""
+    here, after = (
+        np.asarray(critic(x))[..., 0] for x in (batch.observation, batch.next_observation)
+    )
+    no, yes = jnp.zeros((STEPS, ENVS), bool), jnp.ones((STEPS, ENVS), bool)
+    for terminated, truncated, share in [
+        (no, yes, config.discount),
+        (yes, no, 0.0),
+        (yes, yes, 0.0),
+    ]:
+        ended = batch.replace(terminated=terminated, truncated=truncated)
+        advantage = with_advantages(networks, ended, config).extras["advantage"]
+        trees.assert_close(advantage, batch.reward + share * after - here)
 
 
 class Learner:

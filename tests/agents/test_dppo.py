@@ -277,12 +277,7 @@ def test_evaluation_has_less_noise_and_none_in_the_last_step() -> None:
 
 
 def test_ratio_is_one_for_the_policy_that_gathered() -> None:
-    config = dataclasses.replace(CONFIG, num_epochs=1, batch_size=STEPS * ENVS)
-    state, batch = begun(config), made_up(0)
-    action, extras = act(state, batch.observation, KEY, config, explore=True)
-    metrics = update(state, batch.replace(action=action, extras=extras), KEY, 0, config)[1]
-    np.testing.assert_allclose(metrics["actor/kl"], 0.0, atol=1e-6)
-    assert metrics["actor/clipped"] == 0.0
+    on_policy.assert_ratio_is_one(act, update, begun(), made_up(0), CONFIG)
 
 
 def test_the_base_is_a_copy_that_stays() -> None:
@@ -294,17 +289,9 @@ def test_the_base_is_a_copy_that_stays() -> None:
 
 
 def test_truncation_bootstraps_and_termination_does_not() -> None:
-    state, batch = begun(), made_up(0)
-    ends = jnp.ones((STEPS, ENVS), bool)
-    returns = {}
-    for name in ("terminated", "truncated"):
-        flags = {"terminated": ~ends, "truncated": ~ends, name: ends}
-        rollout = dppo.with_advantages(state.critic.parameters, batch.replace(**flags), CONFIG)
-        returns[name] = np.asarray(rollout.extras["advantage"] + rollout.extras["value"])
-    np.testing.assert_allclose(returns["terminated"], batch.reward, rtol=1e-5, atol=1e-5)
-    following = state.critic(batch.next_observation)[..., 0]
-    expected = batch.reward + CONFIG.discount * following
-    np.testing.assert_allclose(returns["truncated"], expected, rtol=1e-4, atol=1e-5)
+    critic = begun().critic.parameters
+    inputs = (critic, critic, made_up(0), CONFIG)
+    on_policy.assert_only_time_limits_bootstrap(dppo.with_advantages, *inputs)
 
 
 def test_more_tuned_steps_than_steps_are_refused() -> None:

@@ -227,12 +227,8 @@ def test_the_cases_clip_some_and_not_all() -> None:
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("policy", ["gaussian", "tanh_gaussian"])
 def test_ratio_is_one_for_the_policy_that_gathered(policy: Any) -> None:
-    config = dataclasses.replace(CONFIG, policy=policy, num_epochs=1, batch_size=STEPS * ENVS)
-    state, batch = begun(config)
-    action, extras, _ = act(state, batch.observation, KEY, config, explore=True)
-    metrics = update(state, batch.replace(action=action, extras=extras), KEY, 0, config)[1]
-    np.testing.assert_allclose(metrics["actor/kl"], 0.0, atol=1e-6)
-    assert metrics["actor/clipped"] == 0.0
+    config = dataclasses.replace(CONFIG, policy=policy)
+    on_policy.assert_ratio_is_one(act, update, *begun(config), config)
 
 
 def test_squashed_log_prob_is_the_density_of_the_action() -> None:
@@ -293,14 +289,8 @@ def test_truncation_bootstraps_and_termination_does_not() -> None:
     config = dataclasses.replace(CONFIG, discount=0.9)
     state, batch = begun(config)
     networks = state.actor_critic.parameters
-    value = np.asarray(networks.critic(batch.next_observation))[..., 0]
-    here = np.asarray(networks.critic(batch.observation))[..., 0]
-    no, yes = jnp.zeros((STEPS, ENVS), bool), jnp.ones((STEPS, ENVS), bool)
-    for terminated, truncated, bootstrap in [(no, yes, 0.9), (yes, no, 0.0), (yes, yes, 0.0)]:
-        ended = batch.replace(terminated=terminated, truncated=truncated)
-        advantage = ppo.with_advantages(networks, ended, config).extras["advantage"]
-        expected = batch.reward + bootstrap * value - here
-        trees.assert_close(advantage, expected)
+    inputs = (networks, networks.critic, batch, config)
+    on_policy.assert_only_time_limits_bootstrap(ppo.with_advantages, *inputs)
 
 
 def test_learning_rate_stays_at_nothing_beyond_2_to_the_31_environment_steps() -> None:

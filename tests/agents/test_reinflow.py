@@ -246,12 +246,7 @@ def test_acts_without_noise_in_the_steps() -> None:
 
 
 def test_ratio_is_one_for_the_policy_that_gathered() -> None:
-    config = dataclasses.replace(CONFIG, num_epochs=1, batch_size=STEPS * ENVS)
-    state, batch = begun(config), made_up(0)
-    action, extras = act(state, batch.observation, KEY, config, explore=True)
-    metrics = update(state, batch.replace(action=action, extras=extras), KEY, 0, config)[1]
-    np.testing.assert_allclose(metrics["actor/kl"], 0.0, atol=1e-6)
-    assert metrics["actor/clipped"] == 0.0
+    on_policy.assert_ratio_is_one(act, update, begun(), made_up(0), CONFIG)
 
 
 def test_the_bound_is_held_and_falls_by_half_a_cosine() -> None:
@@ -272,18 +267,9 @@ def test_no_noise_leaves_its_bounds() -> None:
 
 
 def test_truncation_bootstraps_and_termination_does_not() -> None:
-    config = dataclasses.replace(CONFIG, normalise_rewards=False)
-    state, batch = begun(config), made_up(0)
-    ends = jnp.ones((STEPS, ENVS), bool)
-    advantages = {}
-    for name in ("terminated", "truncated"):
-        flags = {"terminated": ~ends, "truncated": ~ends, name: ends}
-        rollout = reinflow.with_advantages(state.critic.parameters, batch.replace(**flags), config)
-        advantages[name] = np.asarray(rollout.extras["advantage"] + rollout.extras["value"])
-    np.testing.assert_allclose(advantages["terminated"], batch.reward, rtol=1e-5, atol=1e-5)
-    following = state.critic(batch.next_observation)[..., 0]
-    expected = batch.reward + config.discount * following
-    np.testing.assert_allclose(advantages["truncated"], expected, rtol=1e-4, atol=1e-5)
+    critic = begun().critic.parameters
+    inputs = (critic, critic, made_up(0), CONFIG)
+    on_policy.assert_only_time_limits_bootstrap(reinflow.with_advantages, *inputs)
 
 
 @pytest.mark.parametrize("noise_min", [0.3, 0.24])

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from rljax import datasets
 from rljax.agent import EnvSpec, check
@@ -248,7 +249,7 @@ def test_ways_from_a_cloned_flow(study, data, tmp_path, monkeypatch):
     assert row.startswith("| DSRL | 300 | 925 | +25 | "), "too few seeds for an interval"
 
 
-def test_agents_of_goals_in_mazes(study, data):
+def test_agents_of_goals_in_mazes(study, data, monkeypatch, tmp_path):
     words = ("--data", data, "--env", "Pendulum-v1", "--updates", 20, "--hidden", 8)
     written = study(goals, "mazes", *words, "--mazes", "large-stitch", "--seeds", 2)
     assert list(written["scores"]["large-stitch"]) == list(goals.CELLS)
@@ -261,6 +262,12 @@ def test_agents_of_goals_in_mazes(study, data):
     assert both["large-stitch"] == written["scores"]["large-stitch"], "complete runs stay"
     assert list(both) == ["medium-stitch", "large-stitch"]
     assert list(both["medium-stitch"]) == ["gcbc"]
+    figures: list[Any] = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: figures.append(self))
+    both["large-stitch"].pop("gcbc")
+    goals.draw({"scores": both}, tmp_path / "figure.png")
+    names = [text.get_text() for text in figures[0].legends[0].get_texts()]
+    assert names == [cell.name for cell in goals.CELLS.values()], "those of all panels"
 
 
 def test_tasks_that_are_learnt_in_context(study, monkeypatch):

@@ -139,14 +139,17 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
     mazes = study["scores"]
     figure = Figure(figsize=(1.5 + 3.2 * len(mazes), 3.2), layout="constrained")
     axes = np.atleast_1d(figure.subplots(1, len(mazes), sharey=True))
+    lines: dict[str, Any] = {}
     for axis, (maze, agents) in zip(axes, mazes.items(), strict=True):
-        for i, (key, cell) in enumerate(CELLS.items()):
+        for i, key in enumerate(CELLS):
             if key in agents:
                 mean = np.mean(agents[key]["success"], axis=0)
-                axis.plot(agents[key]["steps"], mean, color=f"C{i}", label=cell.name)
+                (lines[key],) = axis.plot(agents[key]["steps"], mean, color=f"C{i}")
         axis.set(title=f"point maze, {maze}", xlabel="updates", ylim=(-3, 103))
     axes[0].set_ylabel("success in %")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
+    shown = [key for key in CELLS if key in lines]
+    names = [CELLS[key].name for key in shown]
+    figure.legend([lines[key] for key in shown], names, loc="outside right upper")
     figure.savefig(path, dpi=130)
 
 
