@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from scripts.benchmarks.measuring import use_code
+from scripts.benchmarks.offline import GOALS
 from scripts.checks.authors import readers
 
 TASKS = range(1, 6)
@@ -45,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("agent", choices=("gcbc", "gcivl", "gciql", "qrl", "crl", "hiql"))
+    parser.add_argument("agent", choices=list(GOALS))
     parser.add_argument("data", type=Path, help="OGBench's file, under its name")
     parser.add_argument("out", type=Path, help="the JSON file to write")
     parser.add_argument("--peer", type=Path, required=True, help="a clone of OGBench")

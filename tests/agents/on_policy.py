@@ -123,14 +123,13 @@ def assert_only_time_limits_bootstrap(
         np.asarray(critic(x))[..., 0] for x in (batch.observation, batch.next_observation)
     )
     no, yes = jnp.zeros((STEPS, ENVS), bool), jnp.ones((STEPS, ENVS), bool)
-    for terminated, truncated, share in [
-        (no, yes, config.discount),
-        (yes, no, 0.0),
-        (yes, yes, 0.0),
-    ]:
+    cases = ((no, yes, config.discount, 1e-4), (yes, no, 0.0, 1e-5), (yes, yes, 0.0, 1e-5))
+    for terminated, truncated, share, rtol in cases:
         ended = batch.replace(terminated=terminated, truncated=truncated)
-        advantage = with_advantages(networks, ended, config).extras["advantage"]
-        trees.assert_close(advantage, batch.reward + share * after - here)
+        extras = with_advantages(networks, ended, config).extras
+        expected = batch.reward + share * after
+        trees.assert_close(extras["advantage"], expected - here)
+        trees.assert_close(extras["advantage"] + extras["value"], expected, rtol=rtol)
 
 
 class Learner:

@@ -267,8 +267,9 @@ def test_no_noise_leaves_its_bounds() -> None:
 
 
 def test_truncation_bootstraps_and_termination_does_not() -> None:
-    critic = begun().critic.parameters
-    inputs = (critic, critic, made_up(0), CONFIG)
+    config = dataclasses.replace(CONFIG, normalise_rewards=False)
+    critic = begun(config).critic.parameters
+    inputs = (critic, critic, made_up(0), config)
     on_policy.assert_only_time_limits_bootstrap(reinflow.with_advantages, *inputs)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -76,10 +76,9 @@ def peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         path = tmp_path / "peer" / "impls" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+    mazes = {"maze-small-stitch-v0": "the maze"}
     package: Any = types.ModuleType("ogbench")
-    package.make_env_and_datasets = lambda name, env_only: {"maze-small-stitch-v0": "the maze"}[
-        name
-    ]
+    package.make_env_and_datasets = lambda name, env_only: mazes[name]
     tools: Any = types.ModuleType("ogbench.utils")
     tools.load_dataset = lambda path: dict(np.load(path))
     others = [x for x in sys.modules if x.partition(".")[0] not in ("agents", "utils")]
@@ -91,27 +90,30 @@ def peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield tmp_path / "peer"
 
 
-def run(monkeypatch: pytest.MonkeyPatch, peer: Path, agent: str) -> dict[str, Any]:
+@pytest.fixture
+def run(command: Any, peer: Path) -> Callable[[str], dict[str, Any]]:
+    """Trains an agent, and reads what was written."""
     data, out = peer.parent / "maze-small-stitch-v0.npz", peer.parent / "out.json"
     np.savez(data, observations=np.zeros((9, 2)), actions=np.zeros((9, 1)))
-    words = f"--peer {peer} --updates 5 --eval-every 2 --episodes 2 --hidden 5 5"
-    words += " --batch-size 4 --seed 3"
-    monkeypatch.setattr(sys, "argv", ["run", agent, str(data), str(out), *words.split()])
-    run_ogbench.main()
-    return json.loads(out.read_text())
+
+    def train(agent: str) -> dict[str, Any]:
+        words = f"--peer {peer} --updates 5 --eval-every 2 --episodes 2 --hidden 5 5"
+        words += " --batch-size 4 --seed 3"
+        command(run_ogbench, agent, data, out, *words.split())
+        return json.loads(out.read_text())
+
+    return train
 
 
-def test_trains_with_the_authors_settings_and_writes_each_evaluation(
-    peer: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outcome = run(monkeypatch, peer, "gcivl")
+def test_trains_with_the_authors_settings_and_writes_each_evaluation(run: Any) -> None:
+    outcome = run("gcivl")
     assert outcome["settings"] == {"alpha": 10.0}
     assert outcome["data"] == "maze-small-stitch-v0.npz"
     scores = [(x["updates"], x["success"]) for x in outcome["evaluations"]]
     assert scores == [(2, [1.0, 1.0, 0.0, 0.0, 0.0]), (4, [1.0, 1.0, 1.0, 1.0, 0.0])]
 
 
-def test_an_agent_without_a_command_is_refused(peer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_without_a_command_is_refused(run: Any) -> None:
     message = r"^error: hyperparameters\.sh has no command of hiql for maze-small-stitch-v0\.$"
     with pytest.raises(SystemExit, match=message):
-        run(monkeypatch, peer, "hiql")
+        run("hiql")
